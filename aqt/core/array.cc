@@ -28,7 +28,7 @@ bool ArrayRef::IsDense() const {
 namespace {
 
 constexpr size_t kAlignment = 64;
-// From here on an array asks for huge pages: fewer page faults and fewer misses of the TLB.
+// From this size on an array asks for huge pages: fewer page faults and fewer TLB misses.
 constexpr size_t kHugePage = size_t{1} << 21;
 constexpr size_t kMinHugeBytes = 2 * kHugePage;
 
@@ -50,7 +50,7 @@ std::shared_ptr<void> AllocateUninitialized(int64_t bytes) {
   if (size < kMinHugeBytes) return AllocateWithAlignment<kAlignment>(size);
   std::shared_ptr<void> data = AllocateWithAlignment<kHugePage>(size);
 #ifdef MADV_HUGEPAGE
-  madvise(data.get(), size / kHugePage * kHugePage, MADV_HUGEPAGE);  // a hint: a refusal changes nothing
+  madvise(data.get(), size / kHugePage * kHugePage, MADV_HUGEPAGE);  // a hint; refusal is harmless
 #endif
   return data;
 }
@@ -135,7 +135,7 @@ absl::Status CastArray(const ArrayRef& src, const MutableArrayRef& dst, Overflow
     return absl::OkStatus();
   }
   if (src.shape.num_elements() == 0) return absl::OkStatus();
-  // A row at a time: the walk over the other axes is compiled once, not for each pair of dtypes.
+  // Converts one row at a time: the iteration over the other axes is compiled once, not for each pair of dtypes.
   const int64_t rank = src.shape.rank();
   const ConvertRowFn convert = ConvertRowOf(src.dtype, dst.dtype);
   if (rank == 0) {

@@ -94,7 +94,7 @@ Shape DotOutputShape(const DotDims& dims, const Shape& lhs, const Shape& rhs) {
 }
 
 BackwardDotDims MakeBackwardDotDims(const DotDims& dims, int64_t lhs_rank, int64_t rhs_rank, Side wrt) {
-  // x is the operand whose gradient is computed, y the other one.
+  // x is the operand whose gradient is computed, and y is the other one.
   const bool lhs = wrt == Side::kLhs;
   const Axes& x_contracting = lhs ? dims.lhs_contracting : dims.rhs_contracting;
   const Axes& y_contracting = lhs ? dims.rhs_contracting : dims.lhs_contracting;
@@ -105,7 +105,7 @@ BackwardDotDims MakeBackwardDotDims(const DotDims& dims, int64_t lhs_rank, int64
 
   BackwardDotDims backward;
   const int64_t batch_rank = static_cast<int64_t>(x_batch.size());
-  // The axes of g: batch, then lhs's remaining axes, then rhs's.
+  // The axes of g: batch, then the remaining axes of lhs, then those of rhs.
   const int64_t first = lhs ? batch_rank + static_cast<int64_t>(x_remaining.size()) : batch_rank;
   for (size_t i = 0; i < y_remaining.size(); ++i) {
     backward.dims.lhs_contracting.push_back(first + static_cast<int64_t>(i));
@@ -114,7 +114,7 @@ BackwardDotDims MakeBackwardDotDims(const DotDims& dims, int64_t lhs_rank, int64
   for (int64_t i = 0; i < batch_rank; ++i) backward.dims.lhs_batch.push_back(i);
   backward.dims.rhs_batch = y_batch;
 
-  // The product has the batch axes, then x's remaining axes, then y's contracting axes in ascending order.
+  // The product has the batch axes, then the remaining axes of x, then the contracting axes of y in ascending order.
   backward.to_operand = x_batch;
   backward.to_operand.insert(backward.to_operand.end(), x_remaining.begin(), x_remaining.end());
   std::vector<size_t> order(y_contracting.size());

@@ -15,8 +15,8 @@ struct Info {
   int8_t bits;
   bool is_float;
   bool is_integer;
-  int64_t lowest, highest;  // integers
-  double max_finite;        // floats
+  int64_t lowest, highest;  // for integers
+  double max_finite;        // for floats
 };
 
 template <class T>
@@ -75,8 +75,8 @@ template <> constexpr Format kFormat<Float8E4M3FN> = {3, -6, 0x80, 0x7e, 0x7f, 0
 template <> constexpr Format kFormat<Float8E5M2> = {2, -14, 0x80, 0x7b, 0x7c, 0x7e};
 // clang-format on
 
-// Neighbours around x are 2^(max(exponent(x), min_exponent) - mantissa) apart. Dividing by that is exact, so rint() is
-// the only rounding; a carry into the next binade is the natural carry of the code.
+// The neighbours of x are 2^(max(exponent(x), min_exponent) - mantissa) apart. Dividing by that is exact, so rint() is
+// the only rounding. A carry into the next binade is also the natural carry of the code.
 uint32_t Encode(double x, const Format& f, Overflow overflow) {
   const uint32_t sign = std::signbit(x) ? f.sign : 0;
   if (std::isnan(x)) return sign | f.nan;
@@ -85,13 +85,13 @@ uint32_t Encode(double x, const Format& f, Overflow overflow) {
   if (std::isinf(x)) return beyond;
   if (magnitude == 0) return sign;
   const int exponent = std::max(std::ilogb(magnitude), f.min_exponent);
-  if (exponent > 200) return beyond;  // beyond all of the formats; keeps the code below within 32 bits
+  if (exponent > 200) return beyond;  // beyond all formats; keeps the code below within 32 bits
   const double steps = std::rint(std::ldexp(magnitude, f.mantissa - exponent));  // 0 .. 2^(mantissa+1)
   const uint32_t code = (static_cast<uint32_t>(exponent - f.min_exponent) << f.mantissa) + static_cast<uint32_t>(steps);
   return code > f.max_finite ? beyond : sign | code;
 }
 
-// The value of a code with sign; the inverse of Encode.
+// The value of a code including its sign; the inverse of Encode.
 double Decode(uint32_t code, const Format& f) {
   const double sign = code & f.sign ? -1.0 : 1.0;
   const uint32_t magnitude = code & (f.sign - 1);

@@ -5,7 +5,7 @@
 namespace aqt {
 namespace {
 
-// The product of two bytes as polynomials over two elements, modulo x^8 + x^4 + x^3 + x + 1.
+// The product of two bytes as polynomials over GF(2), modulo x^8 + x^4 + x^3 + x + 1.
 constexpr uint8_t MultiplyInField(uint8_t a, uint8_t b) {
   uint32_t product = 0;
   for (int bit = 0; bit < 8; ++bit) {
@@ -17,7 +17,7 @@ constexpr uint8_t MultiplyInField(uint8_t a, uint8_t b) {
   return static_cast<uint8_t>(product);
 }
 
-// SubBytes: the inverse in that field (x^254; 0 for 0), then an affine map.
+// SubBytes: the inverse in that field (x^254; 0 for 0), followed by an affine map.
 constexpr uint8_t Substitute(uint8_t x) {
   uint8_t inverse = 1;
   for (int i = 0; i < 254; ++i) inverse = MultiplyInField(inverse, x);
@@ -28,7 +28,7 @@ constexpr uint8_t Substitute(uint8_t x) {
 
 uint32_t RotateLeft(uint32_t x, int bits) { return (x << bits) | (x >> (32 - bits)); }
 
-// What byte 0 of a column contributes to the column after SubBytes and MixColumns.
+// The contribution of byte 0 of a column to the column after SubBytes and MixColumns.
 const std::array<uint32_t, 256>& Columns() {
   static const std::array<uint32_t, 256> columns = [] {
     std::array<uint32_t, 256> result;
@@ -41,8 +41,8 @@ const std::array<uint32_t, 256>& Columns() {
   return columns;
 }
 
-// Word i of threefry_2x32(key, iota(words)): the counters, padded with 0 to an even number, are cut into two halves,
-// the first and the second input of the block function; its two outputs are concatenated.
+// Word i of threefry_2x32(key, iota(words)). The counters, padded with 0 to an even count, are split into two halves:
+// the first and the second input of the block function. Its two outputs are concatenated.
 uint32_t OriginalWordOf(Key key, int64_t i, int64_t words) {
   AQT_DCHECK(i >= 0 && i < words && words < (int64_t{1} << 32));
   const int64_t half = (words + 1) / 2;

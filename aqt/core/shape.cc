@@ -28,7 +28,7 @@ std::ostream& operator<<(std::ostream& os, const Shape& shape) { return os << sh
 
 Strides DenseStrides(const Shape& shape) {
   Strides strides(shape.rank());
-  uint64_t stride = 1;  // may wrap around, but only if there are no elements
+  uint64_t stride = 1;  // may wrap around, but only if the array is empty
   for (int64_t axis = shape.rank() - 1; axis >= 0; --axis) {
     strides[axis] = static_cast<int64_t>(stride);
     stride *= static_cast<uint64_t>(shape[axis]);

@@ -19,7 +19,7 @@
 namespace aqt::kernels {
 namespace {
 
-// The axes of one operand by their role in the contraction, in output order.
+// The axes of one operand, grouped by their role in the contraction, in output order.
 struct Groups {
   Axes batch, free, contract;
 };
@@ -56,7 +56,7 @@ AxisGroup GroupOf(const ArrayRef& x, const Axes& axes) {
   return group;
 }
 
-// The operand as the kernels see it; a copy, kept by `gathered`, if it has more axes than they take.
+// The kernels' view of the operand. If it has more axes than they support, this is a copy that `gathered` keeps.
 Operand OperandOf(const ArrayRef& x, const Groups& groups, Array& gathered) {
   if (x.shape.rank() <= AxisGroup::kMaxRank) {
     return {x.data, x.dtype, GroupOf(x, groups.batch), GroupOf(x, groups.free), GroupOf(x, groups.contract)};
@@ -94,7 +94,7 @@ const GemmKernel& Kernel(GemmSums sums, const ArrayRef& lhs, const Groups& a, co
   return ChooseGemm(types, BestTarget(), Count(lhs, a.free));
 }
 
-// Sums of floats times integers.
+// Computes sums of floats times integers.
 void RunDigits(const ArrayRef& floats, const Groups& a, const ArrayRef& integers, const Groups& b, float* sums,
                Executor* executor) {
   const Target target = BestTarget();
@@ -118,7 +118,7 @@ void RunDigits(const ArrayRef& floats, const Groups& a, const ArrayRef& integers
 
 // ---- plain loops
 
-// out = [B,M,K] x [B,K,N], [B,M,N], row by row, so that the inner loop runs over contiguous elements.
+// out = [B,M,K] x [B,K,N] = [B,M,N], row by row, so that the inner loop runs over contiguous elements.
 template <class C>
 void MatMul(const C* lhs, const C* rhs, int64_t batch, int64_t m, int64_t n, int64_t k, C* out) {
   for (int64_t b = 0; b < batch; ++b, rhs += k * n) {
@@ -152,7 +152,7 @@ void RunPlain(const ArrayRef& lhs, const Groups& a, const ArrayRef& rhs, const G
 
 void Contract(const DotDims& dims, const ArrayRef& lhs, const ArrayRef& rhs, const MutableArrayRef& out,
               Executor* executor) {
-  if (out.shape.num_elements() == 0) return;  // an operand without elements may have 2^40 rows
+  if (out.shape.num_elements() == 0) return;  // an empty operand may have 2^40 rows
   const Groups a = GroupsOf(lhs, dims.lhs_contracting, dims.lhs_batch);
   const Groups b = GroupsOf(rhs, dims.rhs_contracting, dims.rhs_batch);
   if (lhs.dtype == DType::kF64) {

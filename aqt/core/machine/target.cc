@@ -29,7 +29,7 @@ struct NamedTarget {
   absl::string_view name;
   Target target;
 };
-// Each after those that it includes.
+// Each follows those that it includes.
 constexpr NamedTarget kNamedTargets[] = {
     {"scalar", Target::kScalar},          {"sse4", Target::kSse4},     {"avx2", Target::kAvx2},
     {"avx_vnni", Target::kAvxVnni},       {"avx512", Target::kAvx512}, {"avx512_vnni", Target::kAvx512Vnni},
@@ -37,7 +37,7 @@ constexpr NamedTarget kNamedTargets[] = {
 };
 constexpr Target kEverything = Target::kAvxVnni | Target::kAvx512Bf16 | Target::kAmx;
 
-// What a capability needs.
+// The capabilities that a capability depends on.
 Target Needs(Capability capability) {
   switch (capability) {
     case Capability::kSse4: return {};
@@ -47,7 +47,7 @@ Target Needs(Capability capability) {
     case Capability::kAvx512Vnni:
     case Capability::kAvx512Bf16: return Target::kAvx512;
     case Capability::kAmxInt8:
-    case Capability::kAmxBf16: return Target::kAvx512Vnni;  // the epilogues, and few rows
+    case Capability::kAmxBf16: return Target::kAvx512Vnni;  // for the epilogues and for few rows
   }
   return {};
 }
@@ -59,7 +59,7 @@ struct Machine {
 
 #if !defined(AQT_SCALAR_ONLY) && defined(__x86_64__)
 
-// Whether Linux lets this process use AMX; asked once. The answer holds for all of its threads.
+// Whether Linux allows this process to use AMX; asked once. The answer applies to all of its threads.
 bool MayUseAmx() {
 #ifdef __linux__
   constexpr unsigned kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
@@ -71,7 +71,7 @@ bool MayUseAmx() {
 
 Machine Detect() {
   Machine machine;
-  // Highway asks the processor, and the operating system whether it saves the wide registers.
+  // Highway checks the processor, and whether the operating system saves the wide registers.
   const int64_t supported = hwy::SupportedTargets();
   if ((supported & HWY_SSE4) == 0) return machine;
   machine.capabilities = Target::kSse4;
@@ -134,7 +134,7 @@ absl::StatusOr<Capability> CapabilityFromString(absl::string_view text) {
   return UnknownName("capability", text, names);
 }
 
-// The text begins with a name unless `unnamed` is what it then stands for.
+// Parses a target. The text must start with a name unless `unnamed` is given, which then is the default.
 absl::StatusOr<Target> Parse(absl::string_view text, const Target* unnamed) {
   Target target = unnamed == nullptr ? Target() : *unnamed;
   bool first = true;
@@ -182,7 +182,7 @@ Target FindBestTarget() {
   Target best = ThisMachine().capabilities & cap;
   const bool names_bf16 = absl::StartsWith(MaxTargetText(), ToString(Capability::kAvx512Bf16));
   if (ThisMachine().slow_bf16 && !names_bf16) best = best.Without(Capability::kAvx512Bf16);
-  // Its kernels never run beside those of AVX-512.
+  // Its kernels are never used together with those of AVX-512.
   if (best.Has(Capability::kAvx512)) best = best.Without(Capability::kAvxVnni);
   return best;
 }

@@ -12,12 +12,12 @@
 namespace aqt::kernels {
 namespace {
 
-// In pauses of 40 (AMD) to 140 (Intel) cycles. Waking a thread takes some 50 us, so a thread looks for about twice that
-// time before it sleeps; but not for long where another thread may need its CPU.
+// In pauses of 40 (AMD) to 140 (Intel) cycles. Waking a thread takes about 50 us, so a thread spins for about twice
+// that time before it sleeps. It spins only briefly if another thread may need its CPU.
 constexpr int kSpins = 5000, kSpinsOfTooManyThreads = 100;
-constexpr int64_t kMaxRanges = 64;  // more threads than that share ranges
+constexpr int64_t kMaxRanges = 64;  // with more threads than that, threads share ranges
 constexpr size_t kCacheLine = 64;
-constexpr int kLockSpins = 100;  // until the mutex is free: it is never held for long
+constexpr int kLockSpins = 100;  // the mutex is never held for long
 
 void Pause() {
 #ifdef __x86_64__
@@ -27,13 +27,13 @@ void Pause() {
 #endif
 }
 
-// Waits until `done`, but for no more pauses than `spins`.
+// Waits until `done`, for at most `spins` pauses.
 template <class Done>
 void Spin(int spins, Done done) {
   for (int i = 0; i < spins && !done(); ++i) Pause();
 }
 
-// A lock of a mutex that others hold only for moments.
+// Locks a mutex that others hold only briefly.
 void Lock(std::unique_lock<std::mutex>& lock) {
   Spin(kLockSpins, [&lock] { return lock.try_lock(); });
   if (!lock.owns_lock()) lock.lock();
@@ -41,7 +41,7 @@ void Lock(std::unique_lock<std::mutex>& lock) {
 
 }  // namespace
 
-// One ParallelFor, on its caller's stack. Thread t begins with range t and goes on with the next one.
+// One ParallelFor call, on its caller's stack. Thread t starts with range t and continues with the next one.
 struct ThreadPool::Call {
   struct alignas(kCacheLine) Range {
     std::atomic<int64_t> next;
@@ -70,22 +70,22 @@ struct ThreadPool::Call {
 
   const absl::FunctionRef<void(int64_t)> body;
   const int64_t num_ranges;
-  Range ranges[kMaxRanges];  // those from num_ranges on are not used
-  // Threads of the pool inside Work. Changed with the pool's mutex held; once it is 0 and the call is not listed, the
-  // call may be gone.
+  Range ranges[kMaxRanges];  // those from num_ranges on are unused
+  // Threads of the pool inside Work. Changed only with the pool's mutex held. Once it is 0 and the call is not listed,
+  // the call may be destroyed.
   std::atomic<int> workers = 0;
-  Call* other = nullptr;  // the rest of the list of calls
+  Call* other = nullptr;  // next in the list of calls
 };
 
 ThreadPool::ThreadPool(int num_threads) {
   AQT_CHECK(num_threads >= 1);
   spins_ = num_threads <= static_cast<int64_t>(std::thread::hardware_concurrency()) ? kSpins : kSpinsOfTooManyThreads;
   CPU_ZERO(&cpus_);
-  pthread_getaffinity_np(pthread_self(), sizeof(cpus_), &cpus_);  // without an answer there are none to choose from
+  pthread_getaffinity_np(pthread_self(), sizeof(cpus_), &cpus_);  // if it fails, the set stays empty
   threads_.reserve(num_threads - 1);
   try {
     for (int i = 1; i < num_threads; ++i) threads_.emplace_back([this, i] { WorkerLoop(i); });
-  } catch (const std::system_error&) {  // a limit on threads or memory: use those that did start
+  } catch (const std::system_error&) {  // a limit on threads or memory: use those that started
   }
 }
 
@@ -150,7 +150,7 @@ void ThreadPool::ParallelFor(int64_t n, absl::FunctionRef<void(int64_t)> body) {
     calls_ = &call;
     if (sleeping_ > 0) KeepCallersCpuFree();
   }
-  started_.fetch_add(1, std::memory_order_relaxed);  // after the mutex is free: threads that look for this lock it next
+  started_.fetch_add(1, std::memory_order_relaxed);  // after the unlock: spinning threads lock the mutex next
   for (int64_t i = std::min<int64_t>(n - 1, static_cast<int64_t>(threads_.size())); i > 0; --i) work_.notify_one();
   call.Work(0);
   std::unique_lock<std::mutex> lock(mutex_, std::defer_lock);

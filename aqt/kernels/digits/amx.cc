@@ -1,4 +1,4 @@
-// Digits on AMX-INT8: for many rows.
+// Digits with AMX-INT8, for many rows.
 #include <algorithm>
 #include <cstdint>
 
@@ -19,13 +19,14 @@ namespace aqt::kernels::internal {
 namespace HWY_NAMESPACE {
 
 // 16 lines by 32 columns: six tiles of sums (three digits by two blocks of 16 columns), one of digits, one of weights.
-// A row of four k of the packed weights is a row of a tile, so that they need no layout of their own.
+// A row of four k of the packed weights is a tile row, so they need no layout of their own.
 constexpr int64_t kTileRows = 16, kBlockColumns = 32;
 constexpr int64_t kTileBytes = 1024, kWeightStride = 4 * kPanelColumns;
 
 using D32 = hn::ScalableTag<int32_t>;
 
-// Assembly, because Highway's attributes for this target do not name AMX. Tiles 0 to 5 are sums, 6 digits, 7 weights.
+// Assembly, because Highway's attributes for this target do not name AMX. Tiles 0 to 5 are sums, 6 is digits, 7
+// weights.
 HWY_INLINE void LoadConfig(const TileConfig& config) { __asm__ volatile("ldtilecfg %0" : : "m"(config)); }
 HWY_INLINE void Release() { __asm__ volatile("tilerelease"); }
 template <int kTile>
@@ -46,10 +47,10 @@ HWY_INLINE void Multiply() {
   __asm__ volatile("tdpbsud %%tmm7, %%tmm6, %%tmm%c0" : : "i"(kTile));
 }
 
-// Sums of the digits, without the start, of one block: [digit][half of the columns][line][column].
+// Digit sums of one block, without their start values: [digit][half of the columns][line][column].
 using BlockSums = int32_t[kDigits][2][kTileRows][16];
 
-// The products of one tile of lines and 32 columns, left in the tiles.
+// Multiplies one tile of lines by 32 columns; the results stay in the tiles.
 HWY_INLINE void MultiplyBlock(const char* digits, const uint8_t* weights, int64_t pitch) {
   Zero<0>();
   Zero<1>();
@@ -83,7 +84,7 @@ HWY_INLINE void StoreBlock(BlockSums& sums) {
   Store<5>(sums[2][1][0]);
 }
 
-// `half`: of the panel's columns.
+// `half` selects half of the panel's columns.
 HWY_INLINE void FinishBlock(const DigitGroupArgs& args, bool scales_are_plain, const BlockSums& sums, int64_t first,
                             int64_t count, int64_t half) {
   const D32 d;
@@ -115,7 +116,7 @@ void AmxGroup(const DigitGroupArgs& args) {
     const int64_t first = i / 2 * kTileRows;
     FinishBlock(args, plain, sums[i % 2], first, std::min(kTileRows, args.num_lines - first), i % 2);
   };
-  // The weights of the next group follow.
+  // The weights of the next group follow in memory.
   const int64_t group_bytes = GroupBytes(args);
   const int64_t share = (group_bytes / 64 + blocks - 1) / std::max<int64_t>(blocks, 1) * 64;
   const uint8_t* next = args.weights + group_bytes;

@@ -19,14 +19,15 @@ using internal::kDigits;
 using internal::kHalfColumns;
 using internal::kPanelColumns;
 
-// Rows whose digits are in memory at the same time. Their sums for a panel (16 KiB), the digits of a group (24 KiB as
-// tiles) and its weights (8 KiB) are what a kernel goes over again and again.
+// Rows whose digits are in memory at the same time. A kernel iterates over their sums for a panel (16 KiB), the digits
+// of a group (24 KiB as tiles) and its weights (8 KiB).
 constexpr int64_t kBlockRows = 64;
-// Blocks of rows are gone over together, for threads wait for each other after each pass: as many for each thread as
-// have so many bytes of digits, of three layers in each group, and together no more than that.
+// Blocks of rows are processed in passes, because threads synchronize after each one. A pass has as many blocks per
+// thread as have kThreadBytes of digits, counting three layers per group, and at most kPassBytes in total.
 constexpr int64_t kThreadBytes = 640 << 10, kPassBytes = 4 << 20;
-// Weights of so many bytes do not stay in the caches. One row waits for them, unless they are fetched ahead. If they do
-// not stay even in part, one thread gets them sooner without: the processor itself reads ahead on four panels.
+// From kFetchedWeights bytes on, weights do not stay in the caches, and one row waits for them unless they are
+// prefetched. From kFarWeights on, not even a part stays. One thread then gets them sooner without prefetching: the
+// processor itself reads ahead on four panels.
 constexpr int64_t kFetchedWeights = 20'000'000, kFarWeights = 40'000'000;
 // Below this many multiplications a second thread costs more than it saves.
 constexpr double kMinParallelWork = 1e6;
@@ -34,7 +35,7 @@ constexpr int64_t kMinParallelSplit = 8 << 10, kMinParallelIntegers = 256 << 10;
 
 int64_t RoundUp64(int64_t bytes) { return CeilDiv(bytes, 64) * 64; }
 
-// The digits of one group for a block of rows.
+// The memory layout of the digits of one group for a block of rows.
 struct GroupLayout {
   GroupLayout(const DigitKernel& kernel, const DigitFormat& format, int64_t max_lines, int64_t rows) {
     lines = 64;
@@ -42,7 +43,7 @@ struct GroupLayout {
     digits = special + RoundUp64(rows);
     bytes = digits + RoundUp64(CeilDiv(max_lines, kernel.tile_rows) * kernel.TileBytes(format.GroupPitch()));
   }
-  // Offsets. At 0 lies the number of lines.
+  // Offsets. The number of lines is at offset 0.
   int64_t lines, special, digits, bytes;
 };
 
@@ -54,7 +55,7 @@ struct GroupView {
         digits(scratch + g * layout.bytes + layout.digits) {}
   int64_t* num_lines;
   DigitLine* lines;
-  char* special;  // by row: whether an element is infinite or NaN
+  char* special;  // per row: whether an element is infinite or NaN
   char* digits;
 };
 
@@ -90,10 +91,10 @@ class Product {
     finish_.epilogue = args.epilogue;
   }
 
-  // Of the digits of a block of rows.
+  // Size of the digits of a block of rows.
   int64_t block_bytes() const { return groups_ * layout_.bytes; }
 
-  // How many of `blocks` blocks are gone over together: at most, and by so many threads.
+  // The number of blocks in a pass, out of `blocks`: the maximum, and the number for this many threads.
   int64_t MaxBlocksPerPass(int64_t blocks) const {
     return std::min(BlocksOf(kPassBytes), std::max<int64_t>(1, blocks));
   }
@@ -101,13 +102,13 @@ class Product {
     return std::min(MaxBlocksPerPass(blocks), threads * BlocksOf(kThreadBytes));
   }
 
-  // From so many elements on it pays to split them on several threads.
+  // From this many elements on, splitting them on several threads pays off.
   int64_t MinParallelSplit() const { return integers_ ? kMinParallelIntegers : kMinParallelSplit; }
 
-  // Parts of the work of Split: scale groups, or groups if there are no scales.
+  // Work items of Split: scale groups, or groups if there are no scales.
   int64_t num_splits() const { return args_.format.has_scales() ? args_.format.NumScaleGroups() : groups_; }
 
-  // The digits of a part in a block of rows.
+  // Computes the digits of one work item for a block of rows.
   void Split(const Block& block, int64_t part) const {
     if (integers_) return PlaceIntegers(block, part);
     const auto [b, m0, rows, slot] = block;
@@ -125,7 +126,7 @@ class Product {
                               layers);
         to.special[r] = layers.is_finite ? 0 : 1;
         special[r] |= !layers.is_finite;
-        // With scales a row of zeros has a line, too, since the scale may be infinite.
+        // With scales, a row of zeros has a line too, since its scale may be infinite.
         const bool is_end = has_scales && g == (part + 1) * share - 1;
         if (is_end && layers.count == 0 && last_line[r] == nullptr && !special[r]) AddZeros(layers);
         for (int64_t i = 0; i < layers.count; ++i, ++line) {
@@ -146,8 +147,8 @@ class Product {
     }
   }
 
-  // Whether MultiplyRow takes `blocks` blocks, of matrices of m rows: one row, and in each group one line, so that no
-  // line depends on another.
+  // Whether MultiplyRow supports `blocks` blocks of matrices with m rows: one row, with one line in each group, so that
+  // no line depends on another.
   bool TakesRows(int64_t m, int64_t blocks) const {
     if (m != 1 || kernel_.row == nullptr || groups_ == 0) return false;
     for (int64_t i = 0; i < blocks * groups_; ++i) {
@@ -158,14 +159,15 @@ class Product {
     return true;
   }
 
-  // How many panels MultiplyRow goes over at a time. Several hide the time from the last product of a group to its
-  // scaled sums, and three digits of weights from memory wait less for these; otherwise one is read faster.
+  // The number of panels that MultiplyRow processes at a time. Several panels hide the latency between the last product
+  // of a group and its scaled sums. They also make three digits wait less for weights from memory. In all other cases
+  // one panel is read faster.
   int64_t PanelsOfRow() const {
     const bool several = integers_ ? args_.format.has_scales() : weights_ >= kFetchedWeights;
     return several ? kernel_.row_panels : 1;
   }
 
-  // The product of a block of one row and at most PanelsOfRow panels.
+  // Multiplies a block of one row by at most PanelsOfRow panels.
   void MultiplyRow(const Block& block, int64_t panel, int64_t panels) const {
     alignas(64) float sums[internal::kMaxRowPanels * kPanelColumns] = {};
     DigitGroupArgs first = CallOf(block.rows, sums);
@@ -174,18 +176,18 @@ class Product {
     for (int64_t p = 0; p < panels; ++p) Finish(block, panel + p, sums + p * kPanelColumns);
   }
 
-  // How many panels a block is multiplied by before the block epilogue runs, if there is one.
+  // The number of panels that are multiplied by a block before the block epilogue runs, if there is one.
   int64_t PanelsOfBlock() const {
     return args_.epilogue.block == nullptr ? 1 : CeilDiv(internal::kEpilogueColumns, kPanelColumns);
   }
 
-  // Epilogue::block of panels [first, last).
+  // Runs Epilogue::block on panels [first, last).
   void RunEpilogue(const Block& block, int64_t first, int64_t last) const {
     internal::RunBlockEpilogue(finish_, block.b, block.m0, block.m0 + block.rows, first * kPanelColumns,
                                std::min(last * kPanelColumns, args_.format.n));
   }
 
-  // The product of a block and one panel.
+  // Multiplies a block by one panel.
   void Multiply(const Block& block, int64_t panel) const {
     const auto [b, m0, rows, slot] = block;
     alignas(64) float sums[kBlockRows * kPanelColumns], parts[kBlockRows * kPanelColumns];
@@ -216,7 +218,7 @@ class Product {
  private:
   int64_t BlocksOf(int64_t bytes) const { return std::max<int64_t>(1, bytes / std::max<int64_t>(1, block_bytes())); }
 
-  // What the groups of a product of so many rows have in common.
+  // The arguments that all groups of a product of this many rows share.
   DigitGroupArgs CallOf(int64_t rows, float* sums) const {
     DigitGroupArgs call = {};
     call.bits = args_.format.bits;
@@ -255,7 +257,7 @@ class Product {
     return static_cast<const uint8_t*>(args_.rhs) + b * args_.rhs_batch_bytes + panel * panel_bytes_ + g * group_bytes_;
   }
 
-  // Split of integers, of scale group g: a line for each row.
+  // Split for integers, for scale group g: one line per row.
   void PlaceIntegers(const Block& block, int64_t g) const {
     const int64_t tile_rows = kernel_.tile_rows;
     const auto [b, m0, rows, slot] = block;
@@ -294,7 +296,7 @@ class Product {
     std::fill(layers.digits[0], layers.digits[0] + kMaxDigitGroup, 0u);
   }
 
-  // What is added to weights to make them unsigned.
+  // The offset that makes weights unsigned.
   int32_t WeightOffset() const { return 1 << (args_.format.bits - 1); }
   void PlaceLine(int64_t row, const DigitLayers& layers, int64_t i, DigitLine& line) const {
     line.row = static_cast<int32_t>(row);
@@ -302,8 +304,8 @@ class Product {
     for (int64_t d = 0; d < kDigits; ++d) line.start[d] = -WeightOffset() * layers.digit_sum[i][d];
   }
 
-  // The sums of one row and panel over the infinite and NaN elements of the row: of all groups, or, with scales, added
-  // to the sums, of the scale group that ends with group `last`.
+  // The sums of one row and panel over the infinite and NaN elements of the row. Without scales they cover all groups.
+  // With scales they cover the scale group that ends with group `last` and are added to `sums`.
   void SumNonFinite(int64_t b, int64_t slot, int64_t m, int64_t row, int64_t panel, int64_t last, float* sums,
                     int64_t half_stride) const {
     const int bits = args_.format.bits, blocks = 8 / bits;
@@ -334,7 +336,7 @@ class Product {
 
   const Target target_;
   const DigitArgs& args_;
-  const int64_t weights_;  // bytes of a matrix of them
+  const int64_t weights_;  // bytes of weights per matrix
   const bool fetches_;
   const bool integers_;
   const DigitKernel& kernel_;
@@ -388,9 +390,9 @@ void MultiplyDigits(Target target, const DigitArgs& args, Executor* executor) {
     const bool takes_rows = product.TakesRows(m, count);
     const int64_t panels = args.format.NumPanels();
     const int64_t at_once = takes_rows ? product.PanelsOfRow() : product.PanelsOfBlock();
-    // ThreadPool gives each thread a run of consecutive tasks. If there are enough blocks, a run has the same ones as
-    // above, whose digits are in that thread's caches. They follow one another on a panel, whose weights are then in
-    // cache, too.
+    // ThreadPool gives each thread a run of consecutive tasks. If there are enough blocks, a run has the same blocks as
+    // above, whose digits are in that thread's caches. The blocks follow one another on a panel, so its weights are in
+    // cache too.
     const int64_t together = count < threads ? count : CeilDiv(count, threads);
     const int64_t panel_tasks = CeilDiv(panels, at_once);
     ForEach(count * panel_tasks, static_cast<double>(elements) * args.format.n >= kMinParallelWork, executor,

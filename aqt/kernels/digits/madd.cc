@@ -1,4 +1,4 @@
-// Digits on AVX2 and on AVX-512 without VNNI, the portable kernel, and the choice among all.
+// Digits with AVX2, digits with AVX-512 without VNNI, the portable kernel, and the choice among all kernels.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -19,13 +19,13 @@ namespace HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
 
-// vpmaddwd on s16: exact, where vpmaddubsw would saturate. It takes the two low digits as one number, d0 + 256 d1, so
-// there are two sums, not three: of that number, and of d2. The number lies in [-32896, 32639]. Few are below -32768:
-// 65536 is added to them, and taken away from the sums at the end (Unwrapped). Sums on the way may wrap, too, but what
-// is left fits (digits.h).
+// vpmaddwd on s16: exact, where vpmaddubsw would saturate. The two low digits are combined into the number d0 + 256 d1,
+// so there are two sums instead of three: of that number, and of d2. The number is in [-32896, 32639]. Values below
+// -32768 are rare: 65536 is added to them, and subtracted from the sums at the end (Unwrapped). Intermediate sums may
+// wrap too, but the final ones fit (digits.h).
 constexpr int kSums = 2;
 constexpr int kVectors = 4;
-constexpr int64_t kTileRows = HWY_TARGET == HWY_AVX3 ? 2 : 1;  // 16 or 8 sums, of 32 or 16 registers
+constexpr int64_t kTileRows = HWY_TARGET == HWY_AVX3 ? 2 : 1;  // 16 or 8 sums, out of 32 or 16 registers
 
 using D32 = hn::ScalableTag<int32_t>;
 using D16 = hn::Repartition<int16_t, D32>;
@@ -55,7 +55,7 @@ struct Four {
   V16 even, odd;
 };
 
-// Of four k, 0 and 2 are the low bytes of 16 bits. With 16 bits they are the words of WidenAs.
+// k 0 and 2 are the low bytes of 16-bit lanes. With 16 bits, weights are the words of WidenAs.
 template <int kBits, int kBlock>
 HWY_INLINE Four LoadFour(const uint8_t* HWY_RESTRICT weights, int v) {
   if constexpr (kBits == 16) {
@@ -88,7 +88,7 @@ HWY_INLINE void Block(const uint8_t* HWY_RESTRICT weights, const char* HWY_RESTR
   }
 }
 
-// The low sums of the columns from `column` on, less 65536 times the weights of each k that wrapped.
+// The low sums of the columns starting at `column`, minus 65536 times the weights of each k that wrapped.
 template <int kBits>
 HWY_INLINE V32 Unwrapped(const DigitGroupArgs& args, const DigitLine& line, V32 sum, int64_t column) {
   constexpr int64_t kBlocks = 8 / kBits;
@@ -105,7 +105,7 @@ HWY_INLINE V32 Unwrapped(const DigitGroupArgs& args, const DigitLine& line, V32 
   return sum;
 }
 
-// kBits is what the weights of the group have, kWidth what those that are read have: kBits, or 16.
+// kBits is the width of the packed weights; kWidth is the width of the weights that are read: kBits or 16.
 template <int kBits, int kWidth, int R>
 HWY_NOINLINE void Tile(const DigitGroupArgs& args, bool scales_are_plain, const uint8_t* first_weights,
                        const DigitLine* lines, const char* HWY_RESTRICT first_pair) {
@@ -148,7 +148,7 @@ HWY_NOINLINE void Tile(const DigitGroupArgs& args, bool scales_are_plain, const 
   }
 }
 
-// All weights of a group as 16 bits.
+// Widens all weights of a group to 16 bits.
 template <int kBits, int kBlock>
 HWY_INLINE void WidenBlock(const uint8_t* HWY_RESTRICT weights, int16_t* HWY_RESTRICT to) {
   for (int v = 0; v < kPanelColumns / kLanes; ++v) {
@@ -185,7 +185,8 @@ void Tiles(const DigitGroupArgs& args, const uint8_t* weights) {
 
 template <int kBits>
 void Lines(const DigitGroupArgs& args) {
-  // Where a tile has one row, it pays to widen the weights once: those of 8 bits, which cost less, for more rows.
+  // If a tile has one row, widening the weights once pays off. 8-bit weights cost less to unpack, so they need more
+  // rows.
   if constexpr (kTileRows == 1) {
     if (args.num_lines > (kBits == 8 ? 16 : 2)) {
       alignas(64) int16_t wide[kMaxDigitGroup * kPanelColumns];
@@ -259,7 +260,7 @@ HWY_AFTER_NAMESPACE();
 namespace aqt::kernels::internal {
 namespace {
 
-// Plain C++, for every machine. D digits: kDigits as kWords, or one as kBytes.
+// Plain C++ for every machine. D is the number of digits: kDigits for kWords, or one for kBytes.
 template <int64_t D>
 void EmulatedGroup(const DigitGroupArgs& args) {
   const uint8_t* weights = args.weights;

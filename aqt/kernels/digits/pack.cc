@@ -1,4 +1,4 @@
-// Stored weights as panels for the digit kernels.
+// Packs stored weights into panels for the digit kernels.
 #ifdef __SSE2__
 #include <emmintrin.h>
 #endif
@@ -15,9 +15,9 @@ namespace {
 
 using internal::kPanelColumns;
 
-constexpr int64_t kBlockWords = kPanelColumns;  // of four k: a word per column
+constexpr int64_t kBlockWords = kPanelColumns;  // of four k: one word per column
 
-// Four rows of bytes as words: to[c] = rows[0][c] | rows[1][c] << 8 | ...
+// Interleaves four rows of bytes into words: to[c] = rows[0][c] | rows[1][c] << 8 | ...
 void Interleave(const uint8_t* const rows[4], int64_t columns, uint32_t* to) {
   int64_t c = 0;
 #ifdef __SSE2__
@@ -39,7 +39,7 @@ void Interleave(const uint8_t* const rows[4], int64_t columns, uint32_t* to) {
   }
 }
 
-// The weights of a group and a panel at words[k / 4][column], a byte each. Padding is zero.
+// Stores the weights of a group and a panel at words[k / 4][column], one byte each. Padding is zero.
 void Stage(const Operand& weights, int64_t b, int64_t n0, int64_t columns, const DigitFormat::Group& group,
            int64_t pitch, uint32_t* words) {
   const auto* from = static_cast<const uint8_t*>(weights.data) + weights.batch.Offset(b);
@@ -63,7 +63,7 @@ void Stage(const Operand& weights, int64_t b, int64_t n0, int64_t columns, const
       for (k = 0; k < whole; k += 4) std::memcpy(words + k / 4 * kBlockWords + c, column + k, 4);
     }
   }
-  // Any strides, and the last k.
+  // Handles any strides, and the last k.
   for (; k < group.size; ++k) {
     const uint8_t* row = from + weights.k.Offset(group.begin + k);
     for (int64_t c = 0; c < columns; ++c) {
@@ -87,7 +87,7 @@ void PackDigitWeights(const DigitFormat& format, const Operand& weights, const D
     for (int64_t g = 0; g < format.NumGroups(); ++g, to += format.GroupBytes()) {
       const DigitFormat::Group group = format.GroupAt(g);
       Stage(weights, b, n0, columns, group, pitch, words);
-      // q + 2^(bits - 1) is q with its sign bit flipped.
+      // q + 2^(bits - 1) equals q with its sign bit flipped.
       const uint32_t sign = 0x01010101u << (format.bits - 1), mask = 0x01010101u * ((1u << format.bits) - 1);
       for (int64_t k = 0; k < pitch / 4; k += blocks) {
         uint32_t packed[kBlockWords] = {};

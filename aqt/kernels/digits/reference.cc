@@ -10,7 +10,7 @@ namespace {
 
 struct Layer {
   double unit;
-  std::vector<int64_t> v;  // by position in the group
+  std::vector<int64_t> v;  // by position within the group
 };
 
 // The layers of the finite elements of a short row.
@@ -31,7 +31,7 @@ std::vector<Layer> LayersOfShort(std::vector<float> left) {
   return layers;
 }
 
-// The layers of finite elements.
+// The layers of the finite elements of a group.
 std::vector<Layer> LayersOf(const DigitFormat& format, absl::Span<const float> x) {
   std::vector<Layer> layers;
   std::vector<float> left(x.begin(), x.end());
@@ -59,7 +59,7 @@ std::vector<Layer> LayersOf(const DigitFormat& format, absl::Span<const float> x
   }
 }
 
-// The digit in [-128, 127] with the lowest weight; v becomes the rest.
+// Returns the lowest digit, in [-128, 127]; v becomes the rest.
 int64_t TakeDigit(int64_t& v) {
   int64_t digit = ((v % 256) + 256) % 256;
   if (digit >= 128) digit -= 256;

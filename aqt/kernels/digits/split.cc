@@ -1,4 +1,4 @@
-// From floats to digits.
+// Splits floats into digits.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -29,13 +29,13 @@ using S32 = hn::RebindToSigned<F32>;
 
 constexpr uint32_t kSmallestNormal = 0x00800000u, kInfinity = 0x7f800000u;
 
-// A part of a row is too short for the processor's own prefetching. So the part of a row this far below is fetched
-// early. If there is no such row, that does no harm.
+// A group of a row is too short for the hardware prefetcher. So the same group of a row this far below is prefetched.
+// If there is no such row, that is harmless.
 constexpr int64_t kRowsAhead = 4;
 
 HWY_INLINE hn::Vec<U32> Magnitude(hn::Vec<U32> bits) { return hn::And(bits, hn::Set(U32(), 0x7fffffffu)); }
 
-// Magnitudes have no sign bits, so AVX2 can compare them as signed numbers.
+// Magnitudes have no sign bit, so AVX2 can compare them as signed numbers.
 HWY_INLINE hn::Vec<S32> LoadMagnitude(const float* values) {
   return hn::BitCast(S32(), Magnitude(hn::LoadU(U32(), reinterpret_cast<const uint32_t*>(values))));
 }
@@ -80,7 +80,7 @@ void Load(const Operand& x, int64_t b, int64_t row, int64_t begin, int64_t count
   }
 }
 
-// The same elements where they are, if that is possible, or else loaded to `copy`.
+// The same elements in place if possible, otherwise loaded to `copy`.
 const float* ValuesOf(const Operand& x, int64_t b, int64_t row, int64_t begin, int64_t count, int64_t pitch,
                       float* copy) {
   if (x.dtype != DType::kF32 || count != pitch || !IsDense(x, count)) {
@@ -93,7 +93,7 @@ const float* ValuesOf(const Operand& x, int64_t b, int64_t row, int64_t begin, i
   return values;
 }
 
-// The largest magnitude of all, and the largest that is less than `end`, as bits.
+// The largest magnitude as bits: of all elements, and of those below `end`.
 HWY_INLINE uint32_t MaxOf(const float* values, int64_t pitch) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(S32()));
   auto max = hn::Zero(S32());
@@ -110,7 +110,7 @@ HWY_INLINE uint32_t MaxBelow(const float* values, int64_t pitch, uint32_t end) {
   return hn::GetLane(hn::BitCast(U32(), hn::MaxOfLanes(S32(), max)));
 }
 
-// How many magnitudes lie in [begin, end).
+// The number of magnitudes in [begin, end).
 HWY_INLINE int64_t CountIn(const float* values, int64_t pitch, uint32_t begin, uint32_t end) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(S32()));
   const auto first = SetMagnitude(begin - 1), last = SetMagnitude(end);
@@ -122,16 +122,16 @@ HWY_INLINE int64_t CountIn(const float* values, int64_t pitch, uint32_t begin, u
   return static_cast<int64_t>(count);
 }
 
-// round_half_even(v), |v| < 2^23.
+// round_half_even(v), for |v| < 2^23.
 HWY_INLINE hn::Vec<S32> Nearest(hn::Vec<F32> v) {
 #if HWY_TARGET == HWY_AVX3
-  return hn::Vec<S32>{_mm512_cvtps_epi32(v.raw)};  // NearestInt would also look after larger numbers
+  return hn::Vec<S32>{_mm512_cvtps_epi32(v.raw)};  // NearestInt would also handle larger numbers
 #else
   return hn::NearestInt(v);
 #endif
 }
 
-// 2^n, a normal number.
+// 2^n, if it is a normal number.
 HWY_INLINE float PowerOfTwo(int n) {
   const uint32_t bits = static_cast<uint32_t>(n + 127) << 23;
   float power;
@@ -139,13 +139,13 @@ HWY_INLINE float PowerOfTwo(int n) {
   return power;
 }
 
-// A layer: the elements whose magnitudes lie in [begin, end). x / u is x * 2^shift.
+// A layer: the elements whose magnitudes are in [begin, end). x / u is x * 2^shift.
 struct Layer {
   uint32_t begin, end;
   int shift;
 };
 
-// The digits of a layer, and zeros for other elements. kWhole: there are no others but zeros and subnormal numbers,
+// The digits of a layer, and zeros for other elements. kWhole: the only other elements are zeros and subnormal numbers,
 // which become zeros anyway, and 2^shift is a normal number.
 template <bool kWhole>
 HWY_INLINE void SplitLayer(const float* values, int64_t pitch, const Layer& layer, uint32_t* digits,
@@ -159,7 +159,7 @@ HWY_INLINE void SplitLayer(const float* values, int64_t pitch, const Layer& laye
   const auto times = hn::Set(df, PowerOfTwo(half));
   const auto times_again = hn::Set(df, PowerOfTwo(layer.shift - half));
   const auto bias = hn::Set(ds, 0x808080), halves = hn::Set(ds, 0xff00ff);
-  // Sums of the numbers with the bias, and of their digits 0 and 2, in the halves of a lane.
+  // The sums of the biased numbers, and of their digits 0 and 2, in the halves of a lane.
   static_assert(int64_t{kMaxDigitGroup} * 0xffffff < int64_t{1} << 31 && kMaxDigitGroup * 255 < 1 << 15);
   auto sums = hn::Zero(ds), sums02 = sums;
   for (int64_t i = 0; i < pitch; i += lanes) {
@@ -169,7 +169,7 @@ HWY_INLINE void SplitLayer(const float* values, int64_t pitch, const Layer& laye
       const auto member = hn::And(hn::Gt(magnitude, first), hn::Lt(magnitude, last));
       x = hn::Mul(hn::IfThenElseZero(hn::RebindMask(df, member), x), times_again);
     }
-    // Adding 128 to each digit makes bytes without borrows; flipping their top bits takes it away again.
+    // Adding 128 to each digit gives bytes without borrows; flipping their top bits subtracts it again.
     const auto biased = hn::Add(Nearest(hn::Mul(x, times)), bias);
     hn::StoreU(hn::BitCast(du, hn::Xor(biased, bias)), du, digits + i);
     sums = hn::Add(sums, biased);
@@ -182,20 +182,21 @@ HWY_INLINE void SplitLayer(const float* values, int64_t pitch, const Layer& laye
   digit_sum[2] = (sum02 >> 16) - sum_of_biases;
 }
 
-// With the unit 2^-shift no number up to this magnitude exceeds three digits: the exponent of 2^e >= max * 2^23 /
-// 8355711.5 (see digits.h), biased, tells.
+// With the unit 2^-shift no number up to this magnitude exceeds three digits. The shift follows from the biased
+// exponent of 2^e >= max * 2^23 / 8355711.5 (see digits.h).
 HWY_INLINE int ShiftOf(uint32_t max) { return 149 - static_cast<int>((max + 0x10101u) >> 23); }
-// The same of a rest, which may be subnormal: a multiple of 2^-149.
+// The same for a rest, which may be subnormal: a multiple of 2^-149.
 HWY_INLINE int ShiftOfRest(uint32_t max) {
   if (max >= kSmallestNormal) return ShiftOf(max);
   return max > 8355711 ? 148 : 149;
 }
 HWY_INLINE float UnitOf(int shift) {
   const int half = shift / 2;
-  return PowerOfTwo(-half) * PowerOfTwo(half - shift);  // exact, if subnormal, too
+  return PowerOfTwo(-half) * PowerOfTwo(half - shift);  // exact even if subnormal
 }
 
-// What a layer of all elements drops: x - u v, exact. `rest` may be `values`. Returns the largest magnitude, as bits.
+// The part that a layer of all elements drops: x - u v, exact. `rest` may alias `values`. Returns the largest magnitude
+// as bits.
 HWY_INLINE uint32_t TakeRest(const float* values, int64_t pitch, const Layer& layer, float* rest) {
   const F32 df;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(df));
@@ -215,7 +216,7 @@ HWY_INLINE uint32_t TakeRest(const float* values, int64_t pitch, const Layer& la
   return MaxOf(rest, pitch);
 }
 
-// The layers of a short row. Not inlined, so that the code of longer ones stays small.
+// The layers of a short row. Not inlined, so that the code for longer rows stays small.
 HWY_NOINLINE void SplitExactly(const float* values, int64_t pitch, DigitLayers& layers) {
   layers.count = 0;
   uint32_t max = MaxOf(values, pitch);
@@ -246,13 +247,13 @@ HWY_INLINE void SplitValues(const float* values, int64_t pitch, DigitLayers& lay
     const uint32_t top = max & 0x7f800000u;
     const uint32_t large = std::max(top > kWindow ? top - kWindow : 0, kSmallestNormal);
     const int64_t num_large = CountIn(values, pitch, large, end);
-    // There are `pitch` elements at most, so there is rarely a need to count them.
+    // There are at most `pitch` elements, so they rarely need to be counted.
     const bool is_half = 2 * num_large >= pitch || 2 * num_large >= CountIn(values, pitch, kSmallestNormal, end);
     const bool is_last = is_half || layers.count == kMaxDigitLayers;
     const int shift = ShiftOf(max);
     layers.unit[i] = UnitOf(shift);
     const Layer layer = {.begin = is_last ? kSmallestNormal : large, .end = end, .shift = shift};
-    // With such a shift subnormal numbers come to less than 1/2.
+    // With such a shift subnormal numbers are below 1/2.
     const bool is_whole = is_last && i == 0 && shift <= 124;
     if (is_whole) SplitLayer<true>(values, pitch, layer, layers.digits[i], layers.digit_sum[i]);
     else SplitLayer<false>(values, pitch, layer, layers.digits[i], layers.digit_sum[i]);
@@ -267,13 +268,14 @@ void Split(const Operand& x, int64_t b, int64_t row, int64_t begin, int64_t coun
   alignas(64) float copy[kMaxDigitGroup];
   const float* const values = ValuesOf(x, b, row, begin, count, pitch, copy);
   if (is_short) return SplitExactly(values, pitch, layers);
-  // Whole groups have loops of a length that the compiler knows.
+  // For full groups the compiler knows the length of the loops.
   if (pitch == kMaxDigitGroup) SplitValues(values, kMaxDigitGroup, layers);
   else SplitValues(values, pitch, layers);
 }
 
-// A line of kWords: for each four k the digits, four bytes each, transposed to kDigits words, `stride` bytes from those
-// of the last four. `is_last`: of its tile. Others may store a fourth word, which the next line overwrites.
+// A line of kWords: for each four k the digits, four bytes each, transposed to kDigits words. The words of consecutive
+// fours are `stride` bytes apart. `is_last`: whether this is the last line of its tile. Other lines may store a fourth
+// word, which the next line overwrites.
 #if HWY_TARGET == HWY_SCALAR
 void PlaceWords(const uint32_t* digits, int64_t pitch, int64_t stride, bool /*is_last*/, char* to) {
   const auto* bytes = reinterpret_cast<const char*>(digits);
@@ -305,7 +307,7 @@ HWY_INLINE void PlaceWords(const uint32_t* digits, int64_t pitch, int64_t stride
 }
 #endif
 
-// The words of a line that is a tile by itself.
+// The words of a line that is a tile of its own.
 #if HWY_TARGET == HWY_AVX3
 HWY_INLINE void PlaceOwnWords(const uint32_t* digits, int64_t pitch, char* to) {
   const hn::FixedTag<uint32_t, 16> d;
@@ -318,7 +320,7 @@ HWY_INLINE void PlaceOwnWords(const uint32_t* digits, int64_t pitch, char* to) {
   for (int64_t k = 0; k < pitch; k += 16, to += 48) {
     const auto v = hn::BitCast(bytes, hn::LoadU(d, digits + k));
     const auto packed = hn::TableLookupLanes(hn::BitCast(d, hn::TableLookupBytes(v, order)), compacted);
-    // The next words overwrite what is stored beyond these.
+    // The next words overwrite what is stored past these.
     if (k + 16 < pitch) hn::StoreU(packed, d, reinterpret_cast<uint32_t*>(to));
     else hn::BlendedStore(packed, words, d, reinterpret_cast<uint32_t*>(to));
   }
@@ -329,7 +331,7 @@ HWY_INLINE void PlaceOwnWords(const uint32_t* digits, int64_t pitch, char* to) {
 }
 #endif
 
-// Four k of kPairs. Returns a bit for each k whose low number wraps.
+// Stores four k of kPairs. Returns a bit for each k whose low number wraps.
 #if HWY_TARGET == HWY_SCALAR
 HWY_INLINE uint64_t Pairs(const uint32_t* digits, char* to) {
   uint64_t wrapped = 0;
@@ -387,11 +389,11 @@ void Place(const DigitKernel& kernel, const uint32_t* digits, int64_t pitch, int
         }
       }
       return;
-    case DigitLayout::kBytes: return;  // of integers: PlaceIntegers
+    case DigitLayout::kBytes: return;  // only for integers: PlaceIntegers
   }
 }
 
-// R rows of `pitch` bytes, as kBytes has them, and their sums.
+// Interleaves R rows of `pitch` bytes in the layout kBytes, and computes their sums.
 #if HWY_TARGET == HWY_SCALAR
 template <int R>
 void Interleave(const int8_t* const (&rows)[kMaxIntegerTileRows], int64_t pitch, char* tile, int32_t* sums) {

@@ -1,4 +1,4 @@
-// Digits on AVX-512 VNNI.
+// Digits with AVX-512 VNNI.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -19,38 +19,38 @@ namespace aqt::kernels::internal {
 namespace HWY_NAMESPACE {
 namespace {
 
-constexpr int kVectors = 4;  // of 16 columns, of a panel
+constexpr int kVectors = 4;  // of 16 columns, per panel
 
-// D is the number of digits of a line: three, or, of integers, one. T is the number of lines of a tile.
+// D is the number of digits of a line: three, or one for integers. T is the number of lines of a tile.
 template <int D>
 constexpr DigitLayout kLayout = D == 1 ? DigitLayout::kBytes : DigitLayout::kWords;
-// Of four k, of a line and of a tile.
+// Bytes of four k: per line and per tile.
 template <int D>
 constexpr int64_t kLineBytes = 4 * D;
 template <int D, int T>
 constexpr int64_t kWordBytes = kLineBytes<D>* T;
 
-// So many lines at most go over a group at a time, and so many vectors of its panel. Weights of fewer bits are unpacked
-// for many lines at once.
+// The maximum number of lines, and the number of panel vectors, that are multiplied by a group at a time. Weights of
+// fewer bits are unpacked once for many lines.
 template <int kBits, int D>
 constexpr int kMostLines = D == 1 || kBits < 8 ? 4 : 2;
 template <int R, int D>
 constexpr int kWidth = R* D > 6 ? 2 : 4;
 constexpr int64_t kFetchLines = 16;  // see FetchingOf
-constexpr int kRowPanels = 2;        // that a row goes over side by side
+constexpr int kRowPanels = 2;        // that a row processes side by side
 
 using D32 = hn::ScalableTag<int32_t>;
 using D16 = hn::Repartition<uint16_t, D32>;
 using V32 = hn::Vec<D32>;
 
-// Loads and steps stay in their order, and each weight is loaded once: GCC would start with many loads, and spill sums.
+// Keeps loads and steps in order and loads each weight once. GCC would otherwise hoist many loads and spill sums.
 HWY_INLINE V32 LoadWeights(const uint8_t* p) {
   V32 weights = hn::LoadU(D32(), reinterpret_cast<const int32_t*>(p));
   __asm__ volatile("" : "+v"(weights.raw));
   return weights;
 }
 
-// The weights of one block of four k out of 8 / kBits that share their bytes.
+// The weights of one block of four k, out of the 8 / kBits blocks that share their bytes.
 template <int kBits, int kBlock>
 HWY_INLINE V32 Unpack(V32 packed) {
   if constexpr (kBits == 8) return packed;
@@ -58,12 +58,12 @@ HWY_INLINE V32 Unpack(V32 packed) {
   return hn::And(shifted, hn::Set(D32(), ((1 << kBits) - 1) * 0x01010101));
 }
 
-// Assembly, as in gemm_dot.cc.
+// Assembly for the same reasons as in gemm_dot.cc.
 HWY_INLINE void Step(V32 weights, V32 word, V32& sum) {
   __asm__ volatile("vpdpbusd %2, %1, %0" : "+v"(sum.raw) : "v"(weights.raw), "v"(word.raw));
 }
 
-// Of R lines and V vectors of weights.
+// The sums of R lines and V vectors of weights.
 template <int R, int D, int V = kVectors>
 struct Sums {
   V32 v[R][D][V];
@@ -75,7 +75,8 @@ HWY_INLINE V32 Word(const char* p) {
   return word;
 }
 
-// Lines [kFirst, kEnd): each word is needed for all vectors of weights. `tile_bytes`: from a tile of lines to the next.
+// Lines [kFirst, kEnd): each word is used for all vectors of weights. `tile_bytes` is the distance between tiles of
+// lines.
 template <int T, int kBits, int kBlock, int kFirst, int kEnd, int R, int D, int V>
 HWY_INLINE void Block(const V32 (&packed)[V], const char* HWY_RESTRICT words, int64_t tile_bytes, Sums<R, D, V>& s) {
   V32 w[V];
@@ -93,7 +94,7 @@ HWY_INLINE void Block(const V32 (&packed)[V], const char* HWY_RESTRICT words, in
   }
 }
 
-// A tile of one line: each vector of weights is needed for all words, of kCount blocks from kFirst on.
+// A tile of one line: each vector of weights is used for all words of kCount blocks starting at kFirst.
 template <int kBits, int kFirst, int kCount, int D, int kBlock = 0>
 HWY_INLINE void AddVector(V32 packed, const V32 (&words)[kCount][D], int v, Sums<1, D>& s) {
   const V32 weights = Unpack<kBits, kFirst + kBlock>(packed);
@@ -113,7 +114,7 @@ HWY_INLINE void BlocksOfLine(const uint8_t* HWY_RESTRICT weights, const char* HW
   for (int v = 0; v < kVectors; ++v) AddVector<kBits, kFirst, kCount, D>(LoadWeights(weights + 64 * v), w, v, s);
 }
 
-// The blocks that share their bytes, of one line and all vectors. `fetch` as in DigitGroupArgs.
+// The blocks that share their bytes, for one line and all vectors. `fetch` is as in DigitGroupArgs.
 template <int kBits, int D>
 HWY_INLINE void BlocksOfLine(const uint8_t* HWY_RESTRICT weights, const char* HWY_RESTRICT words, int64_t fetch,
                              Sums<1, D>& s) {
@@ -121,7 +122,7 @@ HWY_INLINE void BlocksOfLine(const uint8_t* HWY_RESTRICT weights, const char* HW
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) __builtin_prefetch(weights + fetch + 64 * v);
   }
-  if constexpr (D == 1) {  // which has registers for all
+  if constexpr (D == 1) {  // registers suffice for all blocks
     BlocksOfLine<kBits, 0, 8 / kBits>(weights, words, s);
   } else {
     BlocksOfLine<kBits, 0, 1>(weights, words, s);
@@ -133,7 +134,7 @@ HWY_INLINE void BlocksOfLine(const uint8_t* HWY_RESTRICT weights, const char* HW
   }
 }
 
-// Fetches 0, 1, 2 or 4 lines of 64 bytes, and moves on.
+// Prefetches 0, 1, 2 or 4 lines of 64 bytes and advances `next`.
 HWY_INLINE void Fetch(int64_t lines, const uint8_t*& next) {
   if (lines == 0) return;
   __builtin_prefetch(next);
@@ -145,7 +146,7 @@ HWY_INLINE void Fetch(int64_t lines, const uint8_t*& next) {
   next += lines * 64;
 }
 
-// The same of some lines, and V vectors.
+// The same for several lines and V vectors.
 template <int T, int kBits, int kFirst, int kEnd, int R, int D, int V>
 HWY_INLINE void BlocksOfLines(const uint8_t* HWY_RESTRICT weights, const char* HWY_RESTRICT words, int64_t tile_bytes,
                               Sums<R, D, V>& s) {
@@ -187,15 +188,15 @@ HWY_INLINE void FinishLine(const DigitGroupArgs& args, const DigitLine& line, in
   }
 }
 
-// The last kTail k of all lines from kFirst on, a few lines at a time: their sums are finished while the next ones are
-// added up. The first ones fetch as in Tile.
+// The last kTail k of all lines starting at kFirst, a few lines at a time: their sums are finished while those of the
+// next lines accumulate. The first lines prefetch as in Tile.
 constexpr int64_t kTail = 16;
 template <int T, int kBits, int kFirst, int R, int D, int V>
 HWY_INLINE void FinishLines(const DigitGroupArgs& args, bool scales_are_plain, const DigitLine* lines, int vector,
                             const uint8_t* HWY_RESTRICT weights, const char* HWY_RESTRICT words, int64_t tile_bytes,
                             int64_t fetch, const uint8_t* next, Sums<R, D, V>& s) {
   constexpr int kBlocks = 8 / kBits;
-  constexpr int kEnd = std::min(R, kFirst + (D == 1 ? 2 : 1));  // with fewer sums they would wait for each other
+  constexpr int kEnd = std::min(R, kFirst + (D == 1 ? 2 : 1));  // fewer sums would wait for each other
 #pragma GCC unroll 4
   for (int64_t k = 0; k < kTail; k += 4 * kBlocks) {
     Fetch(fetch, next);
@@ -213,13 +214,13 @@ HWY_INLINE void FinishLines(const DigitGroupArgs& args, bool scales_are_plain, c
   }
 }
 
-// R lines, and the vectors of the panel from `vector` on that they go over at a time. For each load of weights
-// they fetch `fetch` lines from `next` on.
+// R lines, and the panel vectors that they process at a time, starting at `vector`. For each load of weights they
+// prefetch `fetch` lines at `next`.
 template <int T, int kBits, int R, int D>
 HWY_NOINLINE void Tile(const DigitGroupArgs& args, bool scales_are_plain, int vector, const DigitLine* lines,
                        const char* HWY_RESTRICT words, int64_t tile_bytes, int64_t fetch, const uint8_t* next) {
   constexpr int kBlocks = 8 / kBits;
-  const DigitGroupArgs copy = args;  // which no store of a sum can change
+  const DigitGroupArgs copy = args;  // no store of a sum can change it
   Sums<R, D, kWidth<R, D>> s;
   Start(lines, s);
   const uint8_t* HWY_RESTRICT weights = args.weights + 64 * vector;
@@ -232,17 +233,17 @@ HWY_NOINLINE void Tile(const DigitGroupArgs& args, bool scales_are_plain, int ve
   FinishLines<T, kBits, 0>(copy, scales_are_plain, lines, vector, weights, words, tile_bytes, fetch, next, s);
 }
 
-// How the weights of the next group, which follow, get into the caches, in lines of 64 bytes.
+// How the weights of the next group, which follow in memory, get into the caches, in lines of 64 bytes.
 struct Fetching {
   const uint8_t* next;
-  int64_t tiles = 0;      // so many tiles fetch
-  int64_t per_block = 0;  // lines for each load of weights
-  int64_t burst = 0;      // so many are fetched before each few lines
+  int64_t tiles = 0;      // number of tiles that prefetch
+  int64_t per_block = 0;  // lines per load of weights
+  int64_t burst = 0;      // lines prefetched before each batch of digit lines
 };
 
-// One row leaves that to the processor, unless it is told to fetch. The tiles of a few rows share it evenly, since
-// memory that is far delivers no faster. Two or three rows have no time to lose, so the first tile fetches all. Many
-// rows have tiles enough for short bursts between them.
+// One row leaves this to the processor unless told to prefetch. The tiles of a few rows share the prefetching evenly,
+// since distant memory delivers no faster. Two or three rows have no time to spare, so the first tile prefetches
+// everything. Many rows have enough tiles for short bursts between them.
 template <int kBits, int D>
 Fetching FetchingOf(const DigitGroupArgs& args) {
   constexpr int kMost = kMostLines<kBits, D>, kPasses = kVectors / kWidth<kMost, D>;
@@ -260,7 +261,7 @@ Fetching FetchingOf(const DigitGroupArgs& args) {
   return {.next = next, .tiles = kVectors / per_block, .per_block = per_block};
 }
 
-// As many times R lines as there are from `done` on.
+// Processes R lines at a time, starting at `done`, while that many are left.
 template <int T, int kBits, int R, int D>
 HWY_INLINE void LinesOf(const DigitGroupArgs& args, bool scales_are_plain, Fetching& fetching, int64_t& done) {
   const int64_t tile_bytes = kWordBytes<D, T> * args.pitch / 4, blocks = args.pitch * kBits / 32;
@@ -297,8 +298,8 @@ void VnniGroup(const DigitGroupArgs& args) {
   }
 }
 
-// A row whose lines are tiles of their own, by P panels, which the processor reads side by side. If there are registers
-// enough, the sums of groups stay in them.
+// A row whose lines are tiles of their own, times P panels, which the processor reads side by side. If there are enough
+// registers, the sums of groups stay in them.
 template <int kBits, int P, int D>
 HWY_NOINLINE void RowOf(const DigitRowArgs& args) {
   constexpr int kBlocks = 8 / kBits;
@@ -376,8 +377,8 @@ const DigitKernel* VnniKernel() {
   return &kKernel;
 }
 
-// In tiles of one line a row by itself reads nothing but its own words. Two rows read them like that, too. Four rows,
-// which only weights of fewer bits have, do with one address if they are one tile.
+// With tiles of one line, a single row reads only its own words. Two rows use such tiles too. Four rows, which only
+// weights of fewer bits use, need just one address if they form one tile.
 const DigitKernel* VnniKernelOf(int bits, int64_t rows) {
   return rows == 1 || bits == 8 ? VnniKernel<kDigits, 1>() : VnniKernel<kDigits, 4>();
 }

@@ -1,4 +1,4 @@
-// The elementwise operations that a processor has, one step or a few each.
+// The elementwise operations that take one or a few processor instructions.
 
 #include <algorithm>
 #include <cmath>
@@ -142,7 +142,7 @@ void IntegerPowOf(int64_t exponent, const C* x, int64_t n, C* out) {
 
 // ---- by dtype
 
-// Calls f with the type that arithmetic in `dtype` is done in.
+// Calls f with the compute type of `dtype`.
 template <class F>
 void VisitComputed(DType dtype, F f) {
   switch (dtype) {
@@ -225,7 +225,7 @@ void SelectAny(int64_t bytes, const bool* pred, const void* a, const void* b, in
   }
 }
 
-// A float's layout; `T` holds its bits.
+// The layout of a float type; `T` holds its bits.
 template <class T>
 struct Layout {
   int exponent_bits, mantissa_bits;
@@ -244,12 +244,12 @@ void IsFiniteOf(const Layout<T>& layout, const void* x, int64_t n, bool* out) {
 template <class T>
 void ReducePrecisionOf(const Layout<T>& layout, Precision precision, const void* x, int64_t n, void* out) {
   const T exponent = layout.exponent(), sign = layout.sign();
-  // To nearest, ties to even, in the last bit that is kept. A carry into the exponent is right, up to infinity.
+  // Rounds to nearest, ties to even, in the last kept bit. A carry into the exponent is correct, up to infinity.
   const int dropped = std::max(layout.mantissa_bits - precision.mantissa_bits, 0);
   const T kept = static_cast<T>(~((T{1} << dropped) - 1));
   const T half = static_cast<T>(dropped > 0 ? (T{1} << (dropped - 1)) - 1 : 0);
   const T odd = static_cast<T>(dropped > 0 ? 1 : 0);
-  // Exponents (with the bias) above `largest` overflow, up to `flushed` they vanish.
+  // Biased exponents above `largest` overflow; those below `smallest` become zero.
   const bool narrow = precision.exponent_bits < layout.exponent_bits;
   const int bias = layout.bias(), reach = narrow ? (1 << (precision.exponent_bits - 1)) - 1 : 0;
   const T largest = narrow ? static_cast<T>(static_cast<T>(bias + reach) << layout.mantissa_bits) : exponent;

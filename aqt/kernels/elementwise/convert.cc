@@ -22,7 +22,8 @@ namespace aqt::kernels {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Vectors with a NaN are converted element by element, which keeps its sign and, where there is room, its other bits.
+// Vectors that contain a NaN are converted element by element, which keeps its sign and, where there is room, its other
+// bits.
 template <class From, class To>
 void ConvertOf(const From* x, int64_t n, To* out) {
   const hn::ScalableTag<float> d;

@@ -8,12 +8,12 @@
 namespace aqt::kernels {
 namespace {
 
-// f16 and bf16 are computed in f32, so many elements at a time.
+// f16 and bf16 are computed in f32, this many elements at a time.
 constexpr int64_t kBlock = 512;
 
 bool IsSmall(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16; }
 
-// `begin` elements behind x.
+// The address `begin` elements past x.
 const void* Behind(const void* x, int64_t begin) { return static_cast<const char*>(x) + begin * 2; }
 void* Behind(void* x, int64_t begin) { return static_cast<char*>(x) + begin * 2; }
 
@@ -29,7 +29,7 @@ void InPieces(DType dtype, int64_t n, Target target, F f, const In*... x) {
   }
 }
 
-// The same where f(x..., m, out) gives f32 results, which are rounded to `out`.
+// The same for f(x..., m, out) with f32 results, which are rounded to `out`.
 template <class F, class... In>
 void ToPieces(DType dtype, int64_t n, void* out, Target target, F f, const In*... x) {
   InPieces(

@@ -1,4 +1,4 @@
-// The elementwise operations that math-inl.h and math-float-inl.h compute.
+// The elementwise operations computed by math-inl.h and math-float-inl.h.
 
 #include <algorithm>
 #include <cmath>
@@ -25,7 +25,7 @@ HWY_BEFORE_NAMESPACE();
 namespace aqt::kernels {
 namespace HWY_NAMESPACE {
 
-// Vectors of angles, where none of a block is large.
+// Uses the vectorized function `plain` for blocks without a large angle.
 template <class C, class Plain, class Any>
 HWY_INLINE void ForEachAngle(const C* x, int64_t n, C* out, Plain plain, Any any) {
   constexpr int64_t kBlock = 256;
@@ -67,7 +67,7 @@ void FunctionOf(UnaryKind kind, const double* x, int64_t n, double* out) {
   }
 }
 
-// out[i] = f(x[i]) of vectors.
+// out[i] = f(x[i]), by vectors.
 template <class F>
 HWY_INLINE void ForEachVector(const float* x, int64_t n, float* out, F f) {
   const hn::ScalableTag<float> d;

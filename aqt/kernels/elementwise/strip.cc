@@ -62,7 +62,7 @@ Kind KindOf(CompareKind kind) {
   return Kind::kEq;
 }
 
-// The kind with exchanged operands.
+// The kind with its operands swapped.
 Kind Reversed(Kind kind) {
   switch (kind) {
     case Kind::kSub: return Kind::kSubFrom;
@@ -75,7 +75,7 @@ Kind Reversed(Kind kind) {
   }
 }
 
-// A product by a number and a step of this kind behind it as one step.
+// Fuses a product with a number and a following step of this kind.
 std::optional<Kind> AfterProduct(Kind kind) {
   switch (kind) {
     case Kind::kAdd: return Kind::kMulAdd;
@@ -86,7 +86,7 @@ std::optional<Kind> AfterProduct(Kind kind) {
   }
 }
 
-// A value that is loaded and a step of this kind with it as one step.
+// Fuses the load of a value and a following step of this kind.
 std::optional<Kind> AfterLoad(Kind kind) {
   switch (kind) {
     case Kind::kAdd: return Kind::kLoadAdd;
@@ -98,7 +98,8 @@ std::optional<Kind> AfterLoad(Kind kind) {
   }
 }
 
-// A step of this kind, of a product and a kept value, as a step of the kept value and the product's operands.
+// A step of this kind that combines a product and a kept value, expressed as a step on the kept value and the operands
+// of the product.
 std::optional<Kind> OfKept(Kind kind) {
   switch (kind) {
     case Kind::kAdd:
@@ -111,7 +112,7 @@ std::optional<Kind> OfKept(Kind kind) {
   }
 }
 
-// Of values of a small float: whether they need no rounding.
+// Whether results of this kind need no rounding to a small float dtype.
 bool IsExact(Kind kind) {
   return kind == Kind::kNeg || kind == Kind::kAbs || kind == Kind::kFlush || kind == Kind::kMax || kind == Kind::kMin;
 }
@@ -141,7 +142,7 @@ Kind WriteOf(DType dtype) {
 bool IsNumber(const Operand& x) { return x.where == Where::kNumber; }
 bool IsSlot(const Operand& x, int slot) { return x.where == Where::kSlot && x.index == slot; }
 
-// Whether the slot's value is read before another is kept there.
+// Whether the value of the slot is read before another value is stored there.
 bool IsRead(absl::Span<const StripFunction::Step> steps, int slot) {
   for (const StripFunction::Step& step : steps) {
     if (step.kind == Kind::kKeep) {
@@ -153,7 +154,7 @@ bool IsRead(absl::Span<const StripFunction::Step> steps, int slot) {
   return false;
 }
 
-// Joins loads and products with the steps behind them.
+// Fuses loads and products with the steps after them.
 std::vector<StripFunction::Step> Joined(const std::vector<StripFunction::Step>& steps) {
   std::vector<StripFunction::Step> joined;
   for (const StripFunction::Step& step : steps) {
@@ -184,7 +185,7 @@ std::vector<StripFunction::Step> Joined(const std::vector<StripFunction::Step>& 
   return joined;
 }
 
-// Keeps no value that is only added to the product that follows, or subtracted.
+// Avoids keeping a value that is only added to, or subtracted from, the product that follows.
 std::vector<StripFunction::Step> WithoutKept(absl::Span<const StripFunction::Step> steps) {
   std::vector<StripFunction::Step> rest;
   while (!steps.empty()) {
@@ -221,7 +222,7 @@ int StripBuilder::Array(DType dtype, bool is_row) {
   AQT_CHECK(Takes(dtype) && num_arrays_ < kMaxOperands);
   const int array =
       Add({.kind = Kind::kLoad, .leaf = {ArrayOf(dtype), static_cast<uint8_t>(num_arrays_++), is_row}, .dtype = dtype});
-  // Others are widened once, and by a step of their own.
+  // Other dtypes are widened once, by a step of their own.
   return dtype == DType::kF32 ? array : Cast(dtype, array);
 }
 
@@ -287,9 +288,9 @@ void StripBuilder::SumRows(int value) {
   row_sums_.push_back(num_outputs_++);
 }
 
-// The nodes with each directly behind its operands where that is possible, so that the accumulator often has one of
-// them. Of operands the first is computed first. All nodes ahead of an output stay ahead of it: it may be written where
-// they read.
+// Orders the nodes so that each directly follows its operands where possible. The accumulator then often holds one of
+// them. The first operand is computed first. All nodes before an output stay before it, because the output may be
+// written to memory that they read.
 class StripBuilder::Sorter {
  public:
   explicit Sorter(const std::vector<Node>& nodes) : nodes_(nodes), ids_(nodes.size(), -1) {}
@@ -308,7 +309,7 @@ class StripBuilder::Sorter {
   }
 
  private:
-  // Those of its operands, too.
+  // Marks the operands of a node, and theirs in turn.
   void MarkOperands(int id, std::vector<bool>& is_operand) const {
     for (const int in : nodes_[id].in) {
       if (in < 0 || is_operand[in]) continue;
@@ -330,12 +331,12 @@ class StripBuilder::Sorter {
   }
 
   const std::vector<Node>& nodes_;
-  std::vector<int> ids_;  // in sorted_
+  std::vector<int> ids_;  // index in sorted_
   std::vector<Node> sorted_;
 };
 
-// Puts the steps in the order of the nodes. The accumulator has the value of the last one; a value that others read is
-// kept in a slot until its last use.
+// Emits the steps in the order of the nodes. The accumulator holds the value of the last step. A value that is read
+// later is kept in a slot until its last use.
 class StripBuilder::Scheduler {
  public:
   explicit Scheduler(std::vector<Node> nodes) : nodes_(std::move(nodes)), slots_(nodes_.size(), -1) {}
@@ -349,12 +350,12 @@ class StripBuilder::Scheduler {
   }
 
  private:
-  // Whether the operands of a node can be exchanged so that `value` is its first.
+  // Whether the operands of a node can be swapped so that `value` is the first.
   static bool TakesFirst(const Node& node, int value) {
     return node.in[0] == value || (node.in[1] == value && node.kind != Kind::kSelect);
   }
 
-  // Which values are kept, and until when.
+  // Determines which values are kept, and until when.
   void FindUses() {
     int previous = -1;
     for (int id = 0; id < static_cast<int>(nodes_.size()); ++id) {
@@ -381,7 +382,7 @@ class StripBuilder::Scheduler {
     const Node& node = nodes_[id];
     Kind kind = node.kind;
     int first = node.in[0], second = node.in[1];
-    // A number is best the second operand.
+    // A number should be the second operand.
     const bool exchanges =
         second >= 0 && first != accumulator_ && (second == accumulator_ || IsNumber(nodes_[first].leaf));
     if (kind != Kind::kSelect && exchanges) {

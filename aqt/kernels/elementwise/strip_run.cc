@@ -1,4 +1,4 @@
-// The steps of a StripFunction, one strip after the other.
+// Runs the steps of a StripFunction, strip by strip.
 
 #include <algorithm>
 #include <bit>
@@ -60,7 +60,7 @@ StepFunctions OfWithProduct(const PlacedStep& step) {
   return step.z.memory != nullptr ? Of<WithProduct<F, true>>() : Of<WithProduct<F, false>>();
 }
 
-// `streams`: of an output.
+// `streams`: whether an output is streamed.
 StepFunctions FunctionsOf(Kind kind, const PlacedStep& step, bool streams) {
   switch (kind) {
     case Kind::kLoad: return Of<LoadStep>();
@@ -121,7 +121,7 @@ StepFunctions FunctionsOf(Kind kind, const PlacedStep& step, bool streams) {
   return {nullptr, nullptr};
 }
 
-// Of an element that a step of this kind writes to an output; 0 if it writes none.
+// The bytes per element that a step of this kind writes to an output; 0 if it writes none.
 int64_t WrittenBytes(Kind kind) {
   switch (kind) {
     case Kind::kWrite: return sizeof(float);
@@ -132,32 +132,32 @@ int64_t WrittenBytes(Kind kind) {
   }
 }
 
-// A place that each call moves to its array or output.
+// A place that each call redirects to its array or output.
 struct MovedPlace {
   char** memory;
   bool is_output;
   uint8_t index;
 };
 
-// The beginning of prepared memory, and where the rest is.
+// The start of prepared memory, with pointers to the rest.
 struct Prepared {
   internal::RunPrepared run;
-  bool by_rows;                    // some operand is one of a row; otherwise dense rows are as one
-  int64_t ahead_begin, ahead_end;  // bytes of each strip of what is ahead; whole lines
+  bool by_rows;                    // some operand is a single row; otherwise dense rows are treated as one
+  int64_t ahead_begin, ahead_end;  // bytes of each strip to prefetch from StripCall::ahead; whole lines
   PlacedStep* steps;
-  float (*numbers)[kStrip];  // each as often as a strip has elements
+  float (*numbers)[kStrip];  // each repeated for all elements of a strip
   float (*slots)[kStrip];
   float (*row_sums)[kSumLanes];
   absl::Span<MovedPlace> moved;
-  absl::Span<int> per_row;      // numbers
-  absl::Span<int> sum_outputs;  // of the row sums
+  absl::Span<int> per_row;      // indices of numbers
+  absl::Span<int> sum_outputs;  // outputs of the row sums
   Memory memory;
 };
 
-// The bytes of arrays that stand one behind the other, each aligned to a line.
+// Allocates consecutive arrays, each aligned to a cache line.
 class Room {
  public:
-  // The array's first byte.
+  // The offset of the array's first byte.
   template <class T>
   int64_t Take(size_t count) {
     const int64_t begin = bytes_;
@@ -171,7 +171,7 @@ class Room {
   int64_t bytes_ = 0;
 };
 
-// Offsets in prepared memory.
+// Offsets within prepared memory.
 struct Layout {
   explicit Layout(const internal::StripParts& parts)
       : prepared(room.Take<Prepared>(1)),
@@ -187,7 +187,7 @@ struct Layout {
   int64_t prepared, steps, numbers, slots, row_sums, moved, per_row, sum_outputs;
 };
 
-// Without the memory of matrices, which each call sets.
+// Leaves the memory of matrices empty; each call sets it.
 Place PlaceOf(Kind kind, const StripFunction::Operand& operand, const StripCall& call, const Prepared& prepared) {
   const auto of_strip = [](float* x) { return Place{reinterpret_cast<char*>(x), 0, false, false, 0}; };
   const auto array = [](int64_t bytes) { return Place{nullptr, bytes, false, false, 0}; };
@@ -243,7 +243,7 @@ void Run(const StripCall& call, void* memory) {
     int64_t column = 0;
     for (; column + kStrip <= columns; column += kStrip) {
       if (call.ahead != nullptr) {
-        // Which a few strips' time brings into the L2 cache.
+        // A few strips later it is in the L2 cache.
         const char* const next = reinterpret_cast<const char*>(call.ahead + first + column);
         for (int64_t i = prepared.ahead_begin; i < prepared.ahead_end; i += 64) {
           __builtin_prefetch(next + i, /*rw=*/0, /*locality=*/2);
@@ -262,7 +262,7 @@ void Run(const StripCall& call, void* memory) {
   }
 }
 
-// Sets the steps, and which of their places move.
+// Sets the steps, and records which of their places move.
 void PlaceSteps(absl::Span<const StripFunction::Step> steps, const StripCall& call, Prepared& prepared,
                 MovedPlace* moved) {
   PlacedStep* placed = prepared.steps;

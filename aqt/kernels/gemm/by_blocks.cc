@@ -12,30 +12,30 @@
 namespace aqt::kernels {
 namespace {
 
-// Even if they do not fit L2: so many rows hide the way of the rhs from L3.
+// The minimum, even if the rows do not fit L2: this many rows hide the latency of loading the rhs from L3.
 constexpr int64_t kMinBlockRows = 48;
-// So many rows that fit L2 are worth it for an lhs whose rows do not overlap.
+// If this many rows fit L2, blocks pay off even for an lhs whose rows do not overlap.
 constexpr int64_t kMinFittingRows = 96;
 
-// Rows with all of their k.
+// Whether kMinFittingRows rows with all of their k fit L2.
 bool FitL2(const GemmKernel& kernel, int64_t k) {
   return kernel.lhs.PanelBytes(k) * CeilDiv(kMinFittingRows, kernel.lhs.width) <= internal::kBlockBytes;
 }
 
-// Whether rows are multiplied by blocks of k: rows of so many bytes, and more than a few, for which columns are read in
-// one go.
+// Whether rows are multiplied by blocks of k: rows of at least this many bytes, and more than a few of them. A few rows
+// read columns in one pass.
 constexpr int64_t kSlicedRowBytes = 16 << 10;
 bool IsSliced(const GemmKernel& kernel, int64_t m, int64_t k) {
   return kernel.add_block != nullptr && m >= kMinFittingRows &&
          kernel.lhs.PanelBytes(k) >= kSlicedRowBytes * kernel.lhs.width;
 }
 
-// How the rows of all matrices are cut.
+// How the rows of all matrices are split into blocks.
 struct Blocks {
-  int64_t panels = 0, panel_bytes = 0;  // of a matrix
-  int64_t count = 0;                    // of blocks of a matrix
-  int64_t all = 0;                      // blocks
-  bool sliced = false;                  // whether each goes by blocks of k
+  int64_t panels = 0, panel_bytes = 0;  // per matrix
+  int64_t count = 0;                    // blocks per matrix
+  int64_t all = 0;                      // blocks in total
+  bool sliced = false;                  // whether each block is multiplied by blocks of k
 
   Blocks(const GemmKernel& kernel, int64_t batch, int64_t m, int64_t k, int64_t threads)
       : panels(kernel.lhs.NumPanels(m)), panel_bytes(kernel.lhs.PanelBytes(k)), sliced(IsSliced(kernel, m, k)) {
@@ -43,24 +43,24 @@ struct Blocks {
     const int64_t least = std::min(CeilDiv(kMinBlockRows, width), most);
     const int64_t fit = sliced ? most : internal::kBlockBytes / std::max<int64_t>(1, panel_bytes);
     count = CeilDiv(panels, std::clamp(fit, least, most));
-    // As many for each thread.
+    // An equal number for each thread.
     const int64_t even = CeilDiv(count, threads) * threads;
     if (batch % threads != 0 && even * least <= panels) count = even;
     all = batch * count;
   }
-  int64_t First(int64_t block) const { return panels * block / count; }  // panel of a matrix
-  // Where the panels of block i of all begin, if they are stored one after the other.
+  int64_t First(int64_t block) const { return panels * block / count; }  // panel within a matrix
+  // The offset of the panels of block i, out of all blocks, if the blocks are stored one after another.
   int64_t Begin(int64_t i) const { return (i / count * panels + First(i % count)) * panel_bytes; }
   int64_t NumParts(int64_t threads) const {
     return threads == 1 ? 1 : std::min(all, threads * internal::kPartsPerThread);
   }
 };
 
-// An lhs of this size stays in L2: no rows of it have to be fetched.
+// An lhs of this size stays in L2, so its rows need no prefetching.
 constexpr int64_t kNearBytes = 256 << 10;
 
-// The product of panels [first, last) of rows of matrix b, by blocks of k: each is packed and added to the sums of many
-// columns. `buffer` has room for all k of these rows, which is more than a block of k and the sums.
+// The product of panels [first, last) of the rows of matrix b, by blocks of k. Each block is packed and added to the
+// sums of many columns. `buffer` has room for all k of these rows, which is more than a block of k plus the sums.
 void MultiplySliced(const GemmKernel& kernel, const Operand& lhs, bool subnormals_are_zero, const GemmArgs& args,
                     int64_t b, int64_t first, int64_t last, char* buffer) {
   const int64_t panels = last - first, step = kernel.block_groups * kernel.lhs.k_group;
@@ -98,7 +98,7 @@ void RunGemmByBlocks(const GemmKernel& kernel, const Operand& lhs, bool subnorma
   const bool comes_from_l3 = args.batch * blocks.panels * blocks.panel_bytes > kNearBytes;
   const auto run = [&](int64_t part) {
     const int64_t begin = blocks.all * part / parts, end = blocks.all * (part + 1) / parts;
-    // All blocks of the part take turns in the place of its first one, and of the next, which may be larger.
+    // All blocks of the part take turns in the space of its first and its next block, which may be larger.
     char* const panels = static_cast<char*>(buffer) + blocks.Begin(begin);
     for (int64_t i = begin; i < end; ++i) {
       const int64_t b = i / blocks.count, block = i % blocks.count;
@@ -108,7 +108,7 @@ void RunGemmByBlocks(const GemmKernel& kernel, const Operand& lhs, bool subnorma
         continue;
       }
       PackPanels(kernel.target, kernel.lhs, lhs, {b, first, last, 0, args.k}, panels, subnormals_are_zero);
-      // The kernel looks for row m0 behind the rows before it, which are not there.
+      // The kernel computes the address of row m0 relative to row 0, which is not stored.
       GemmArgs own = args;
       own.lhs = reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(panels) - first * blocks.panel_bytes);
       own.lhs_batch_bytes = 0;

@@ -15,18 +15,18 @@ namespace aqt::kernels {
 namespace {
 
 constexpr int64_t kLine = 64;
-// Blocks in the buffer: as many can be in work at once.
+// Blocks in the buffer, and therefore the number of blocks in flight.
 constexpr int64_t kMaxPlaces = 32;
-// Blocks share lines at their ends. They have more rows where there are more of them than this.
+// Adjacent blocks store the lines they share twice. If there would be more blocks than this, blocks get more rows.
 constexpr int64_t kMinBlocks = 16;
-// Panels that are fewer times as large as the lines are not worth it.
+// If panels are not at least this many times the size of the lines, lines do not pay off.
 constexpr int64_t kMinOverlap = 2;
-// What storing a line of a panel takes, in the time that a row of a tile needs to multiply it by one column.
+// The cost of storing a line of a panel, in units of the time that a tile row takes to be multiplied by one column.
 constexpr double kPanelLineCost = 8;
 
 int64_t FloorDiv(int64_t a, int64_t b) { return (a >= 0 ? a : a - b + 1) / b; }
 
-// The time of a tile of so many rows; one row of a full tile takes 1.
+// The cost of a tile of this many rows; each row of a full tile costs 1.
 int64_t TileCost(int64_t rows, int64_t width) { return std::max<int64_t>(4, internal::TileHeight(rows, width)); }
 
 }  // namespace
@@ -45,7 +45,7 @@ int64_t LinesPlan::NumBlocks() const {
   return lhs_.batch.Count() * (pieces_ > 1 ? runs_ * pieces_ : units_ * unit_blocks_);
 }
 
-// Where each step of a row begins, in bytes.
+// The byte offsets at which the steps of a row begin.
 void LinesPlan::MakeTable(int32_t* steps) const {
   for (int64_t i = 0; i < steps_; ++i) {
     const int64_t at = StepLine(i), position = FloorDiv(at, pitch_);
@@ -56,7 +56,7 @@ void LinesPlan::MakeTable(int32_t* steps) const {
 
 int64_t LinesPlan::TableBytes() const { return CeilDiv(steps_ * static_cast<int64_t>(sizeof(int32_t)), kLine) * kLine; }
 
-// Of a block. A tile that is not full reads beyond its run.
+// Bytes per block. A partial tile reads past the end of its run.
 int64_t LinesPlan::PlaceBytes() const { return (block_lines_ + kernel_.lhs.width) * kLine; }
 
 LinesPlan::Rows LinesPlan::RowsOf(int64_t block) const {
@@ -72,7 +72,7 @@ LinesPlan::Rows LinesPlan::RowsOf(int64_t block) const {
           (first + unit_runs * (i + 1) / unit_blocks_) * run_};
 }
 
-// The rows of a block are multiplied so many at a time.
+// The rows of a block are multiplied this many at a time.
 int64_t LinesPlan::ProductRows() const { return pieces_ > 1 ? run_ : ProductRuns() * run_; }
 
 LinesPlan::Positions LinesPlan::PositionsOf(int64_t first_row, int64_t last_row) const {
@@ -86,10 +86,10 @@ LinesPlan::Positions LinesPlan::PositionsOf(int64_t first_row, int64_t last_row)
   return {low, high - low};
 }
 
-// Stores the lines of these positions of matrix b.
+// Stores the lines at these positions of matrix b.
 void LinesPlan::Store(int64_t b, const Positions& positions, bool subnormals_are_zero, char* to) const {
   const char* const from = static_cast<const char*>(lhs_.data) + lhs_.batch.Offset(b) * SizeOf(lhs_.dtype);
-  // Planes of neighbouring lines and the same positions go together.
+  // Planes of adjacent lines with the same positions are stored together.
   for (int first = 0, last; first < num_planes_; first = last) {
     const Plane& plane = planes_[first];
     for (last = first + 1; last < num_planes_; ++last) {
@@ -107,12 +107,12 @@ void LinesPlan::Store(int64_t b, const Positions& positions, bool subnormals_are
   }
 }
 
-// The line where step i begins, from the row's first one on.
+// The line where step i begins, relative to the first line of the row.
 int64_t LinesPlan::StepLine(int64_t i) const {
   return lhs_.k.Offset(i * PanelFormat::kStepGroups * kernel_.lhs.k_group) * SizeOf(lhs_.dtype) / kLine;
 }
 
-// The plane with this line of a position that is `gap` away, at most; num_planes_ if there is none.
+// The plane that has this line and a position at most `gap` away; num_planes_ if there is none.
 int LinesPlan::PlaneOf(int64_t line, int64_t position, int64_t gap) const {
   const auto has = [&](const Plane& plane) {
     return plane.line == line && position >= plane.low - gap && position <= plane.high + gap;
@@ -122,7 +122,7 @@ int LinesPlan::PlaneOf(int64_t line, int64_t position, int64_t gap) const {
   return p;
 }
 
-// Rows of a run are whole lines apart, and runs are whole positions apart.
+// Requires that the rows of a run are a whole number of lines apart, and runs a whole number of positions.
 bool LinesPlan::FindPositions() {
   const int64_t pitch = lhs_.rows.InnerStride(), size = SizeOf(lhs_.dtype);
   if (pitch <= 0 || pitch * size % kLine != 0) return false;
@@ -151,7 +151,7 @@ bool LinesPlan::CutRuns() {
   return true;
 }
 
-// A piece of a run reads other positions for each row of its windows: these are planes of their own.
+// A piece of a run reads separate positions for each row of its windows. These become separate planes.
 bool LinesPlan::FindPlanes() {
   const int64_t gap = pieces_ > 1 ? run_ / pieces_ : std::numeric_limits<int32_t>::max();
   for (int64_t i = 0; i < steps_; ++i) {
@@ -167,7 +167,8 @@ bool LinesPlan::FindPlanes() {
   return num_planes_ > 0;
 }
 
-// Blocks are pieces of a run, or runs of a unit (an image): few enough for L2, and enough blocks for several threads.
+// Blocks are pieces of a run, or runs of a unit (an image). They are small enough for L2 and numerous enough for
+// several threads.
 bool LinesPlan::CutBlocks() {
   if (pieces_ > 1) return PlacePlanes();
   const int64_t unit_runs = runs_ / units_;
@@ -181,7 +182,7 @@ bool LinesPlan::CutBlocks() {
 
 int64_t LinesPlan::MostTiles() const { return kernel_.block_rows / kernel_.lhs.width; }
 
-// Where the planes of a block begin: there is room for the largest. Whether it fits L2.
+// Computes where the planes of a block begin, with room for the largest block. Returns whether it fits L2.
 bool LinesPlan::PlacePlanes() {
   most_positions_ = block_lines_ = 0;
   for (int64_t i = 0; i < NumBlocks() / lhs_.batch.Count(); ++i) {

@@ -31,11 +31,11 @@ namespace hn = hwy::HWY_NAMESPACE;
 using D = hn::ScalableTag<float>;
 constexpr int64_t kLanes = HWY_MAX_BYTES / 4;
 constexpr int64_t kTileCols = 2 * kLanes;  // the width of the kernels' rhs panels
-// Steps of k: so many rows of an rhs that is read where it is; or a packed piece of 16 KiB.
+// Steps of k: the rows of an rhs that is read in place at a time, and the steps of a packed piece of 16 KiB.
 constexpr int64_t kRowsInPlace = 16, kPackedSteps = 128;
 
-// sums[r, j] += sum over i < steps of lhs[r, i] * rhs[i, j], r < R, j < kTileCols, by fma in ascending order of i. With
-// kFlush a subnormal value of the rhs counts as a zero.
+// sums[r, j] += sum over i < steps of lhs[r, i] * rhs[i, j], for r < R and j < kTileCols, by fma in ascending order of
+// i. With kFlush, a subnormal value of the rhs counts as zero.
 template <int R, bool kFlush>
 HWY_INLINE void Add(const float* lhs, int64_t lhs_row, const float* rhs, int64_t rhs_row, int64_t steps, float* sums) {
   const D d;
@@ -77,7 +77,7 @@ void AddRows(int64_t rows, const float* lhs, int64_t lhs_row, const float* rhs, 
   add.template operator()<1>();
 }
 
-// Columns [n0, n1) of matrix b, at most kFewRowsChunk. `lhs` is dense.
+// Computes columns [n0, n1) of matrix b, at most kFewRowsChunk. `lhs` is dense.
 template <bool kFlush>
 void MultiplyChunkAs(const GemmKernel& kernel, const float* lhs, const Operand& rhs, const GemmArgs& args, int64_t b,
                      int64_t n0, int64_t n1) {
@@ -153,7 +153,7 @@ void MultiplyFewRows(const GemmKernel& kernel, const Operand& lhs, const Operand
     }
   }
   const int64_t chunks = (args.n + kFewRowsChunk - 1) / kFewRowsChunk;
-  // Matrices with a common output are added up in order.
+  // Matrices that share an output are accumulated in order.
   const int64_t together = args.epilogue.adds ? args.batch : 1;
   const auto run = [&](int64_t task) {
     const int64_t first = task / chunks * together, n = task % chunks * kFewRowsChunk;

@@ -1,4 +1,4 @@
-// The epilogue of finished tiles, for all dtypes and layouts. (Full tiles of f32, bf16 and s32 are finished in
+// The epilogue of finished tiles for all dtypes and layouts. (Full tiles of f32, bf16 and s32 are finished in
 // registers.)
 #include <cstring>
 #include <type_traits>
@@ -44,15 +44,15 @@ HWY_INLINE FloatVec Flush(FloatVec v) {
   return hn::IfThenElse(hn::Lt(hn::Abs(v), hn::Set(d, 0x1p-126f)), hn::And(v, hn::Set(d, -0.0f)), v);
 }
 
-// In f32 a NaN keeps its bits, as in tiles that are finished in registers.
+// An f32 NaN keeps its bits, as in tiles that are finished in registers.
 HWY_INLINE void StoreLine(FloatVec v, float* out) { hn::StoreU(v, FloatTag(), out); }
 template <class T>
 HWY_INLINE void StoreLine(FloatVec v, T* out) {
   StoreFloat(FloatTag(), RoundLanes<T>::Apply(FloatTag(), v), out);
 }
 
-// Computes out[j] for j < padded_cols, a multiple of the vector's lanes. Scales are null if absent. kF32: whether all
-// steps are in f32. kFlush: Epilogue::subnormals_are_zero.
+// Computes out[j] for j < padded_cols, a multiple of the lane count. Scales are null if absent. kF32: whether all steps
+// are in f32. kFlush: Epilogue::subnormals_are_zero.
 template <bool kF32, bool kFlush, class Acc, class T>
 void FinishLine(const Epilogue& epi, const Acc* sums, int64_t padded_cols, const float* row_scale,
                 const float* col_scales, T* out) {
@@ -85,7 +85,7 @@ using LineFinisher = void (*)(const Epilogue& epi, const Acc* sums, int64_t padd
 template <class Acc, class T>
 LineFinisher<Acc, T> LineFinisherFor(const Epilogue& epi) {
   if constexpr (std::is_same_v<T, int32_t>) {
-    return nullptr;  // sums are stored as they are
+    return nullptr;  // sums are stored unchanged
   } else {
     if (!epi.IsF32()) {
       return epi.subnormals_are_zero ? &FinishLine<false, true, Acc, T> : &FinishLine<false, false, Acc, T>;
@@ -104,7 +104,7 @@ void PlaceLine(const T* line, int64_t cols, const AxisGroup& axes, int64_t n, co
   }
 }
 
-// A row of the output is fetched so many rows before it is written.
+// A row of the output is prefetched this many rows before it is written.
 constexpr int64_t kRowsAhead = 16;
 
 template <class Acc, class T>

@@ -49,7 +49,8 @@ void RunBlock(const GemmKernel& kernel, const GemmArgs& args, int64_t b, int64_t
 
 namespace {
 
-// Of products that are added up: sums of so many bytes stay in L1 or L2, and the rhs is read in runs that hide its way.
+// For accumulating products: sums of this size stay in L1 or L2, and the rhs is read in runs long enough to hide its
+// latency.
 constexpr int64_t kAddedBytes = 16 << 10;
 constexpr int64_t kMinAddedColumns = 256;
 
@@ -57,15 +58,15 @@ struct Cut {
   int64_t m_tasks = 1, n_tasks = 1;
 };
 
-// What a task pays besides its tiles, in the time of one tile: for each panel of columns, which comes from L2 or L3,
-// and for each panel of rows, which comes from L3 once.
+// The cost of a task besides its tiles, in units of the time of one tile: for each panel of columns, which comes from
+// L2 or L3, and for each panel of rows, which comes from L3 once.
 constexpr double kColumnsCost = 0.5, kRowsCost = 0.25;
-// The part of a task by which one thread ends later than another.
+// The fraction of a task by which one thread finishes later than another.
 constexpr double kLateEnd = 0.05;
 
-// Cuts every matrix of a batch into at least `least` tasks, so that the thread with the most work has as little as
-// possible: all threads then end at about the same time, and tasks have many rows for each panel of columns. At most
-// `per_thread` tasks for a thread, or twice the least if that is more.
+// Splits every matrix of a batch into at least `least` tasks, such that the thread with the most work has as little as
+// possible. All threads then finish at about the same time, and tasks have many rows for each panel of columns. There
+// are at most `per_thread` tasks per thread, or twice the least if that is more.
 Cut EvenTasks(const Cut& least, int64_t per_thread, int64_t batch, int64_t m_panels, int64_t n_panels,
               int64_t threads) {
   const int64_t most = std::max(per_thread * threads, 2 * batch * least.m_tasks * least.n_tasks);
@@ -91,18 +92,18 @@ void Run(const GemmKernel& kernel, const GemmArgs& args, Executor* executor) {
   const int64_t m_panels = kernel.lhs.NumPanels(args.m), n_panels = kernel.rhs.NumPanels(args.n);
   const int64_t threads = internal::NumThreads(args, executor);
 
-  // What is added up stays in L2 from one matrix of the batch to the next.
+  // Accumulated sums stay in L2 from one matrix of the batch to the next.
   const bool adds = args.epilogue.adds;
   const int64_t batch_tasks = adds ? 1 : args.batch;
 
-  // Panels per task: all columns of a block of rows that fits L2; cut further until all threads have as much work.
+  // Panels per task: all columns of a block of rows that fits L2, split further until all threads have equal work.
   const int64_t fit = kernel.block_bytes / std::max<int64_t>(1, kernel.lhs.PanelBytes(args.k));
   const int64_t max_panels = kernel.block_rows / mr;
   Cut cut = {.m_tasks = CeilDiv(m_panels, std::clamp<int64_t>(fit, 1, max_panels))};
   const int64_t added_columns = std::max(kMinAddedColumns, kAddedBytes / (args.m * int64_t{sizeof(float)}));
   if (adds) cut.n_tasks = std::clamp<int64_t>(args.n / added_columns, 1, n_panels);
-  // A task of products that are added up jumps from matrix to matrix. With few rows the reading takes all the time, and
-  // long runs are read faster.
+  // A task of accumulating products jumps from matrix to matrix. With few rows, reading takes all the time, and long
+  // runs are read faster.
   const int64_t per_thread = adds && m_panels == 1 ? 1 : internal::kPartsPerThread;
   if (threads > 1) cut = EvenTasks(cut, per_thread, batch_tasks, m_panels, n_panels, threads);
   const int64_t m_tasks = cut.m_tasks, n_tasks = cut.n_tasks;

@@ -14,10 +14,10 @@ namespace {
 
 int64_t RoundUp(int64_t a, int64_t b) { return CeilDiv(a, b) * b; }
 
-// Short runs that are far from each other: nothing but the fetch brings them ahead.
+// For short, scattered runs, which only this prefetch brings in ahead of time.
 constexpr int64_t kScatteredLines = 96;
 
-// What packing these panels of an rhs reads, as AheadOf says; also if its rows are contiguous instead of k.
+// What packing these panels of an rhs reads, like AheadOf. Also handles rows that are contiguous instead of k.
 RowsAhead ColumnsAheadOf(const PanelFormat& format, const Operand& src, const PanelRange& range) {
   if (src.rows.rank > 1 || src.k.rank > 1 || src.rows.InnerStride() != 1) {
     return internal::AheadOf(format, src, range);
@@ -32,18 +32,20 @@ RowsAhead ColumnsAheadOf(const PanelFormat& format, const Operand& src, const Pa
           .most_lines = kScatteredLines};
 }
 
-// Threads that the buffer has room for.
+// The number of threads that the buffer has room for.
 constexpr int64_t kMaxThreads = 8;
 
-// The rows of a matrix, and panels of its columns, with all of k: they stay in L2, and then k is not cut.
+// If all rows of a matrix, and panels of its columns, are at most this large with all of k, they stay in L2 and k is
+// not split.
 constexpr int64_t kWholeLhsBytes = 512 << 10, kWholeRhsBytes = 128 << 10;
 
-// A part of the work is all rows of a matrix and some panels of its columns. Each thread has a place in the buffer.
+// A part of the work is all rows of a matrix and some panels of its columns. Each thread has its own place in the
+// buffer.
 struct Parts {
   int64_t count = 0, per_matrix = 0, places = 0;
   int64_t n_panels = 0;
-  bool whole_k = false;        // no blocks of k, and no sums
-  int64_t panels_at_once = 1;  // of columns, with whole_k
+  bool whole_k = false;        // no blocks of k and no sums
+  int64_t panels_at_once = 1;  // panels of columns, with whole_k
   int64_t lhs_bytes = 0, rhs_bytes = 0, sum_bytes = 0;
 
   Parts(const GemmKernel& kernel, int64_t batch, int64_t m, int64_t n, int64_t k, int64_t threads)
@@ -55,7 +57,7 @@ struct Parts {
     const int64_t panel_bytes = kernel.lhs.NumPanels(m) * kernel.lhs.width * kernel.rhs.width * int64_t{sizeof(float)};
     const int64_t fit = std::max<int64_t>(1, internal::kSumBytes / std::max<int64_t>(1, panel_bytes));
     const int64_t least = whole_k ? 1 : CeilDiv(n_panels, fit);
-    // As many parts for each thread.
+    // An equal number of parts for each thread.
     const int64_t unit = CeilDiv(threads, std::max<int64_t>(1, batch));
     per_matrix = std::clamp<int64_t>(RoundUp(least, unit), 1, std::max<int64_t>(1, n_panels));
     const int64_t most_panels = CeilDiv(n_panels, per_matrix);
@@ -73,7 +75,7 @@ struct Parts {
   int64_t PlaceBytes() const { return lhs_bytes + rhs_bytes + sum_bytes; }
 };
 
-// Panels of an rhs that leaves the caches before they are read.
+// An rhs of this size leaves the caches before its panels are read.
 constexpr int64_t kFarBytes = 16 << 20;
 
 // MultiplyByBlocksOfK without blocks: tiles finish their sums in registers.
@@ -91,7 +93,7 @@ void MultiplyWholeK(const GemmKernel& kernel, const Operand& lhs, const Operand&
   for (int64_t p = part.first_col; p < part.last_col; p += panels_at_once) {
     const int64_t end = std::min(p + panels_at_once, part.last_col);
     PackPanels(kernel.target, kernel.rhs, rhs, {part.b, p, end, 0, args.k}, rhs_panels, subnormals_are_zero);
-    // The kernel looks for panel p behind those before it, which are not there.
+    // The kernel computes the address of panel p relative to panel 0, which is not stored.
     own.rhs = reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(rhs_panels) - p * panel_bytes);
     if (is_far && end < part.last_col) {
       const int64_t next_end = std::min(end + panels_at_once, part.last_col);
@@ -105,11 +107,11 @@ void MultiplyWholeK(const GemmKernel& kernel, const Operand& lhs, const Operand&
   }
 }
 
-// The copies of the lhs that all threads of a small product pack.
+// Limit on the total size of the lhs copies that all threads of a small product pack.
 constexpr int64_t kSmallBytes = 640 << 10;
-// A block of k of rows that stays in L2, or is not far from it.
+// A block of k of the rows that stays in L2, or close to it.
 constexpr int64_t kNearBytes = 1 << 20;
-// On one thread fewer rows do not pay for adding up blocks of k.
+// On one thread, with fewer rows than this, accumulating blocks of k does not pay off.
 constexpr int64_t kMinRowsOfOneThread = 96;
 
 bool IsFaster(const GemmKernel& kernel, int64_t batch, int64_t m, int64_t n, int64_t k, int64_t threads) {
@@ -119,7 +121,7 @@ bool IsFaster(const GemmKernel& kernel, int64_t batch, int64_t m, int64_t n, int
   if (kernel.rhs.PackedBytes(n, k) >= kFarBytes && parts.lhs_bytes <= kNearBytes) {
     return threads > 1 || m >= kMinRowsOfOneThread;
   }
-  // Then each part has one panel of columns more than another one at most, of four or more.
+  // Parts then differ by at most one panel of columns, out of four or more.
   const bool even = parts.n_panels % threads == 0 || parts.n_panels >= 4 * threads;
   return threads > batch && even && threads * kernel.lhs.PackedBytes(m, k) <= kSmallBytes;
 }
@@ -175,7 +177,7 @@ void MultiplyByBlocksOfK(const GemmKernel& kernel, const Operand& lhs, const Ope
     }
   }
   const float* sums = buffers.sums;
-  int64_t stored = first_col * width;  // so many columns have gone through the block epilogue
+  int64_t stored = first_col * width;  // columns that have gone through the block epilogue end here
   for (int64_t p = first_col; p < last_col; ++p, sums += panel_sums) {
     const int64_t n = p * width, end = std::min(n + width, args.n);
     for (int64_t m = 0; m < rows; m += height) {
@@ -204,7 +206,7 @@ bool IsFasterLongK(const GemmKernel& kernel, const GemmArgs& args, const Executo
 }
 
 int64_t FasterLongKBytes(const GemmKernel& kernel, int64_t batch, int64_t m, int64_t n, int64_t k) {
-  // NumThreads gives a smaller product one thread, and its rhs is not that large.
+  // NumThreads gives a smaller product one thread, and its rhs is below kFarBytes.
   const double work = static_cast<double>(batch) * m * n * k;
   if (!CanRunLongK(kernel) || work < internal::kMinParallelWork) return 0;
   int64_t bytes = 0;

@@ -29,8 +29,7 @@ void RunGemmLongK(const GemmKernel& kernel, const Operand& lhs, const Operand& r
 // Whether this is faster than packing the whole rhs first, if lhs rows do not overlap:
 //   - on several threads, for small matrices: each thread packs its own columns and never reads a panel that another
 //     thread just wrote from that thread's caches;
-//   - for an rhs larger than the caches, with at most as many rows as have a block of k that fits L2: the panels stay
-//     in L2.
+//   - for an rhs larger than the caches, if a block of k of all lhs rows fits L2: the rhs panels stay in L2.
 bool IsFasterLongK(const GemmKernel& kernel, const GemmArgs& args, const Executor* executor);
 
 // The largest LongKBytes over all thread counts for which it is faster; 0 if there is none.

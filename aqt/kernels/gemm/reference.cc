@@ -43,7 +43,7 @@ float AbsMax(const QuantizeArgs& args, int64_t b0, int64_t b1, int64_t r0, int64
   return max;
 }
 
-// The byte of a qvalue.
+// The byte that stores a qvalue.
 int8_t Quantized(float y, const QuantizeStep& step) {
   if (step.q_dtype == DType::kE4M3FN) {
     return static_cast<int8_t>(ConvertElement<Float8E4M3FN>(y, Overflow::kSaturate).bits);

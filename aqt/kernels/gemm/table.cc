@@ -10,7 +10,7 @@ namespace {
 
 using Element = PanelFormat::Element;
 
-// Whether panels of an element hold all values of another one.
+// Whether panels of one element type can represent all values of another.
 bool Holds(Element panels, Element values) {
   switch (panels) {
     case Element::kS4: return values == Element::kS4;
@@ -23,15 +23,15 @@ bool Holds(Element panels, Element values) {
   return false;
 }
 
-// Cycles for each column and k, as far as the table tells.
+// Cycles per column and k, according to the table.
 double Cost(const GemmKernel& kernel, int64_t rows) {
   const int64_t unit = kernel.row_unit;
   return static_cast<double>((rows + unit - 1) / unit * unit) / kernel.products_per_cycle;
 }
 
-// Whether `a` is to be taken rather than `b`; both can run.
+// Whether `a` is preferred over `b`; the machine can run both.
 bool Precedes(const GemmKernel& a, const GemmKernel& b, const GemmTypes& types, int64_t rows) {
-  // Of floats the rows must not decide: the kernels' bits differ.
+  // For floats the rows must not decide, because the kernels' bits differ.
   if (types.sums == GemmSums::kF32) rows = a.row_unit * b.row_unit;
   if (Cost(a, rows) != Cost(b, rows)) return Cost(a, rows) < Cost(b, rows);
   return types.rhs_is_packed_ahead ? a.rhs.ElementBits() < b.rhs.ElementBits()
@@ -62,7 +62,7 @@ const GemmKernel& ChooseGemm(const GemmTypes& types, Target target, int64_t rows
     if (best == nullptr || Precedes(*row, *best, types, rows)) best = row;
   }
   if (best != nullptr) return *best;
-  AQT_CHECK(types.sums == GemmSums::kS32);  // f32_scalar takes all floats
+  AQT_CHECK(types.sums == GemmSums::kS32);  // f32_scalar supports all floats
   return *internal::EmulatedGemms()[0];
 }
 

@@ -14,7 +14,7 @@ int64_t PaddedElements(absl::Span<const PadAxis> axes) {
   return n;
 }
 
-// Whether the elements of these axes lie side by side in the source, and stay so.
+// Whether the elements of these axes are contiguous in the source and stay contiguous.
 bool AreCopied(absl::Span<const PadAxis> axes) {
   int64_t stride = 1;
   for (size_t i = axes.size(); i-- > 0; stride *= axes[i].size) {
@@ -24,7 +24,7 @@ bool AreCopied(absl::Span<const PadAxis> axes) {
   return true;
 }
 
-// Writes all places of `out`, each once: elements of `source`, or zeros.
+// Writes each element of `out` once, from `source` or as zeros.
 void Fill(const char* source, int64_t bytes, absl::Span<const PadAxis> axes, char* out) {
   const PadAxis& axis = axes[0];
   const absl::Span<const PadAxis> inner = axes.subspan(1);

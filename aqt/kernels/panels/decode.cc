@@ -20,9 +20,9 @@
 namespace aqt::kernels {
 namespace {
 
-// An 8-bit float widens to bf16 by shifting its magnitude and rebiasing its exponent: bits = (magnitude << shift) +
-// bias. Subnormals, infinities and NaN do not; all of them have magnitudes below `small` or the largest `special` ones,
-// and differ in their last four bits, which index the halves of their bf16.
+// An 8-bit float is widened to bf16 by shifting its magnitude and rebiasing its exponent: bits = (magnitude << shift) +
+// bias. This does not hold for subnormals, infinities and NaN. Their magnitudes are below `small` or among the largest
+// `special` ones, and their last four bits are distinct. These bits index the two bytes of their bf16.
 template <class T>
 struct Float8Bits;
 template <>
@@ -92,8 +92,8 @@ constexpr int64_t kStep = HWY_MAX_BYTES / (sizeof(From) == 1 && !std::is_same_v<
                                            : std::is_same_v<From, int8_t>                     ? 4
                                                                                               : sizeof(To));
 
-// Interleaving in blocks of 16 bytes puts the parts of each block into kParts vectors. Moves the 4-byte lanes so that
-// these vectors hold consecutive elements.
+// Interleaving within blocks of 16 bytes puts the parts of each block into kParts vectors. Moves the 4-byte lanes so
+// that these vectors hold consecutive elements.
 template <int kParts, class V>
 HWY_INLINE V SpreadOverBlocks(V v) {
   static constexpr auto kLanes = [] {
@@ -113,7 +113,7 @@ HWY_INLINE V SpreadOverBlocks(V v) {
   return hn::BitCast(d8, hn::TableLookupLanes(hn::BitCast(d32, v), hn::SetTableIndices(d32, kLanes.data())));
 }
 
-// The upper and lower bytes of the bf16 of codes.
+// The upper and lower bytes of the bf16 values of the codes.
 template <class From, class V>
 HWY_INLINE void DecodeFloat8(V code, V& upper, V& lower) {
   using Bits = Float8Bits<From>;
@@ -121,7 +121,7 @@ HWY_INLINE void DecodeFloat8(V code, V& upper, V& lower) {
   const hn::ScalableTag<int8_t> di;
   const V sign = hn::And(code, hn::Set(d, 0x80)), magnitude = hn::Xor(code, sign);
   const V shifted = hn::Add(hn::ShiftRight<8 - Bits::kShift>(magnitude), hn::Set(d, Bits::kBias >> 8));
-  // Adding makes the largest magnitudes negative, below the small ones.
+  // The addition makes the largest magnitudes negative, which is below the small ones.
   const auto offset = hn::BitCast(di, hn::Add(magnitude, hn::Set(d, Bits::kSpecial)));
   const auto listed = hn::RebindMask(d, hn::Lt(offset, hn::Set(di, Bits::kSmall + Bits::kSpecial)));
   const V index = hn::And(code, hn::Set(d, 15));
@@ -205,14 +205,14 @@ HWY_INLINE void DecodeRun(const From* src, int64_t count, To* dst) {
   constexpr int64_t kN = kStep<From, To>;
   if (count <= 0) return;
   if (count < kN) {
-    alignas(64) char in[kN * sizeof(From)] = {}, out[kN * sizeof(To)];  // they may have constructors
+    alignas(64) char in[kN * sizeof(From)] = {}, out[kN * sizeof(To)];  // the types may have constructors
     std::memcpy(in, src, count * sizeof(From));
     DecodeVector<kFlush>(reinterpret_cast<const From*>(in), reinterpret_cast<To*>(out));
     std::memcpy(static_cast<void*>(dst), out, count * sizeof(To));
     return;
   }
   for (int64_t i = 0; i + kN <= count; i += kN) DecodeVector<kFlush>(src + i, dst + i);
-  if (count % kN != 0) DecodeVector<kFlush>(src + count - kN, dst + count - kN);  // again, some of them
+  if (count % kN != 0) DecodeVector<kFlush>(src + count - kN, dst + count - kN);  // overlaps some elements
 }
 
 template <bool kFlush, class From, class To>
@@ -220,7 +220,7 @@ void DecodeLines(const DecodeArgs& args, To* dst, int64_t dst_line) {
   constexpr int64_t kLinesAhead = 8, kCacheLine = 64 / sizeof(From);
   const From* src = static_cast<const From*>(args.src);
   for (int64_t line = 0; line < args.lines; ++line, src += args.src_line, dst += dst_line) {
-    if (args.prefetch) {  // beyond the end of the source, too, which does no harm
+    if (args.prefetch) {  // may run past the end of the source, which is harmless
       const From* ahead = src + kLinesAhead * args.src_line;
       for (int64_t i = 0; i < args.count; i += kCacheLine) __builtin_prefetch(ahead + i * args.src_step);
     }

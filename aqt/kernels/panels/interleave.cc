@@ -16,7 +16,7 @@
 #define AQT_KERNELS_INTERLEAVE_ONCE_
 namespace aqt::kernels::internal {
 namespace {
-constexpr int64_t kMaxS4Bytes = 24 << 10;  // of a block before it is packed into 4 bits
+constexpr int64_t kMaxS4Bytes = 24 << 10;  // of a block before it is packed to 4 bits
 }  // namespace
 }  // namespace aqt::kernels::internal
 #endif  // AQT_KERNELS_INTERLEAVE_ONCE_
@@ -27,7 +27,7 @@ namespace HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_SCALAR
 
-// One block of TransposeUnits.
+// Transposes one block of TransposeUnits.
 template <class Unit>
 void TransposeBlock(const char* src, int64_t src_bytes, char* dst, int64_t dst_bytes) {
   constexpr int64_t kUnits = 16 / sizeof(Unit);
@@ -38,7 +38,7 @@ void TransposeBlock(const char* src, int64_t src_bytes, char* dst, int64_t dst_b
   }
 }
 
-// Transposes 16 x 16 units of 4 bytes: unit r of line c goes to to[r] + 4 * c, exclusive-or `flip`.
+// Transposes 16 x 16 units of 4 bytes: unit r of line c, xor `flip`, goes to to[r] + 4 * c.
 void TransposeDwords(const char* lines, int64_t line_bytes, uint32_t flip, char* const* to) {
   for (int64_t c = 0; c < 16; ++c, lines += line_bytes) {
     for (int64_t r = 0; r < 16; ++r) {
@@ -50,7 +50,7 @@ void TransposeDwords(const char* lines, int64_t line_bytes, uint32_t flip, char*
   }
 }
 
-// Interleaves kGroup lines of 16 rows: for each row, an element of each line side by side.
+// Interleaves kGroup lines of 16 rows: an element of each line for each row in turn.
 template <int kGroup, class T>
 void Zip(const T* lines, int64_t stride, T* out) {
   for (int r = 0; r < 16; ++r) {
@@ -87,8 +87,8 @@ void TransposeBlock(const char* src, int64_t src_bytes, char* dst, int64_t dst_b
   hn::Vec<decltype(d)> a[kUnits], b[kUnits];
 #pragma GCC unroll 16
   for (int i = 0; i < kUnits; ++i) a[i] = hn::LoadU(d, reinterpret_cast<const Unit*>(src + i * src_bytes));
-    // Each pass interleaves line i with line i + kUnits / 2, which rotates the bits of (line, unit); together they
-    // swap line and unit.
+    // Each pass interleaves line i with line i + kUnits / 2, which rotates the bits of (line, unit). Together the
+    // passes swap line and unit.
 #pragma GCC unroll 4
   for (int pass = 1; pass < kUnits; pass *= 2) {
 #pragma GCC unroll 8
@@ -103,7 +103,7 @@ void TransposeBlock(const char* src, int64_t src_bytes, char* dst, int64_t dst_b
   for (int i = 0; i < kUnits; ++i) hn::StoreU(a[i], d, reinterpret_cast<Unit*>(dst + i * dst_bytes));
 }
 
-// Transposes the 4 x 4 units of 4 bytes in each block of 16 bytes.
+// Transposes the 4 x 4 units of 4 bytes within each block of 16 bytes.
 template <class D, class V>
 HWY_INLINE void TransposeInBlocks(D d, V (&v)[4]) {
   const hn::Repartition<uint64_t, D> d64;
@@ -119,7 +119,7 @@ HWY_INLINE void TransposeInBlocks(D d, V (&v)[4]) {
 
 #if HWY_TARGET == HWY_AVX3
 
-// Gathers blocks of 16 bytes from four lines while loading, so that only two rounds of shuffles remain.
+// Gathers blocks of 16 bytes from four lines while loading, so only two rounds of shuffles remain.
 void TransposeDwords(const char* lines, int64_t line_bytes, uint32_t flip, char* const* to) {
   const hn::ScalableTag<uint32_t> d;
   const auto flips = hn::Set(d, flip);
@@ -219,11 +219,11 @@ void Correct(const int8_t* groups_of_rows, int64_t groups, int64_t width, int32_
 
 #endif  // HWY_TARGET
 
-// dst[c, r] = src[r, c] for units of 1, 2 or 4 bytes; distances in bytes. rows and cols are multiples of 16.
+// dst[c, r] = src[r, c] for units of 1, 2 or 4 bytes. Distances are in bytes. rows and cols are multiples of 16.
 template <class Unit>
 void TransposeUnits(const char* src, int64_t src_bytes, int64_t rows, int64_t cols, char* dst, int64_t dst_bytes) {
   constexpr int64_t kUnits = sizeof(Unit) == 4 ? 16 : 16 / sizeof(Unit);
-  // Line by line of the result.
+  // One line of the result at a time.
   for (int64_t c = 0; c < cols; c += kUnits) {
     for (int64_t r = 0; r < rows; r += kUnits) {
       const char* from = src + r * src_bytes + c * static_cast<int64_t>(sizeof(Unit));
@@ -239,7 +239,7 @@ void TransposeUnits(const char* src, int64_t src_bytes, int64_t rows, int64_t co
   }
 }
 
-// The 64 bytes of a row in a step, which for floats may have subnormals become zeros. bf16 comes as its bits.
+// Copies the 64 bytes of a row in a step; `flush` turns subnormal floats into zeros. bf16 is passed as its bits.
 void CopyLine(const float* from, bool flush, char* to) {
   namespace hn = hwy::HWY_NAMESPACE;
   if (!flush) {
@@ -290,7 +290,7 @@ void RowStepsAlongK(const T* block, int64_t row_stride, int64_t steps, int64_t w
   }
 }
 
-// The same from a block that is contiguous along rows: groups first, then their transpose.
+// The same from a block that is contiguous along rows: first the groups, then their transpose.
 template <class Out, class T>
 void RowStepsAlongRows(const T* block, int64_t k_stride, int64_t steps, const Panels& panels, int64_t width,
                        char* out) {
@@ -298,10 +298,10 @@ void RowStepsAlongRows(const T* block, int64_t k_stride, int64_t steps, const Pa
   constexpr int64_t kGroups = PanelFormat::kStepGroups;
   constexpr uint32_t kFlip = std::is_same_v<Out, uint8_t> ? 0x80808080 : 0;  // + 128
   const int64_t rows = panels.count * width;
-  char* line = out;      // of row r
-  int64_t left = width;  // rows of its panel from r on
+  char* line = out;      // for row r
+  int64_t left = width;  // rows of its panel starting at r
   for (int64_t r0 = 0; r0 < rows; r0 += 16) {
-    char beyond[64];  // rows beyond the last panel
+    char beyond[64];  // destination of rows beyond the last panel
     char* to[16];
     for (int64_t i = 0; i < 16; ++i) {
       to[i] = r0 + i < rows ? line : beyond;
@@ -362,7 +362,7 @@ void Groups(const T* block, int64_t row_stride, int64_t k_stride, int64_t groups
     TransposeUnits<Unit>(reinterpret_cast<const char*>(from), row_stride * sizeof(T), width, count,
                          reinterpret_cast<char*>(to), group_size * sizeof(T));
   };
-  // Whole steps, except for the last groups, which the panel may have no room for.
+  // Processes whole steps, except for the last groups, for which the panel may have no room.
   constexpr int64_t kMaxWidth = 64, kStep = PanelFormat::kStepGroups;
   AQT_DCHECK(width <= kMaxWidth);
   const int64_t whole = groups / kStep * kStep;
@@ -380,7 +380,7 @@ void ForEachPanel(const PanelFormat& format, const T* block, int64_t row_stride,
   for (int64_t p = 0; p < panels.count; ++p) f(block + p * format.width * row_stride, panels.first + p * panels.bytes);
 }
 
-// Pairs of groups of `size` bytes, which fit 4 bits.
+// Stores pairs of groups of `size` bytes, whose values fit 4 bits.
 void StoreS4(const int8_t* bytes, int64_t groups, int64_t size, uint8_t* to) {
   for (int64_t g = 0; g < groups; g += 2, bytes += 2 * size, to += size) {
     for (int64_t i = 0; i < size; ++i) {

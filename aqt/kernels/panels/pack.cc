@@ -37,7 +37,7 @@ float Round(float x, DType dtype) {
   }
 }
 
-// The factors by which values with these scales are multiplied: inverse[i] belongs to scale[i * stride].
+// The factors that replace division by these scales: inverse[i] belongs to scale[i * stride].
 void InvertScales(const QuantizeStep& step, const float* scale, int64_t stride, int64_t n, float* inverse) {
   const bool flush = step.subnormals_are_zero, rounds = step.scale_dtype != DType::kF32;
   for (int64_t i = 0; i < n; ++i) inverse[i] = scale[i * stride];
@@ -53,7 +53,7 @@ float LargestMagnitude(const float* x, int64_t n) {
   return largest;
 }
 
-// The larger of two absolute values; NaN if either is NaN.
+// The larger of two absolute values, or NaN if either is NaN.
 float MaxOrNan(float a, float b) { return a > b || std::isnan(a) ? a : b; }
 
 // Calls f(first, count, offset) for the maximal runs of [begin, end) whose indices are InnerStride() elements apart.
@@ -71,7 +71,7 @@ const void* Advance(const void* data, DType dtype, int64_t elements) {
   return static_cast<const char*>(data) + elements * SizeOf(dtype);
 }
 
-// ---- staging: a block of an operand in the packed operand's element type (s8, bf16 or f32), dense, in L1
+// ---- staging: a block of an operand in the element type of the packed operand (s8, bf16 or f32), dense, in L1
 
 // Calls f(first row, number of rows, first k, number of k, offset in the source, offset in the stage) for the pieces of
 // a block in which both axes have a constant stride.
@@ -124,12 +124,12 @@ void StageExact(Target target, const Operand& src, const Block& block, bool subn
   });
 }
 
-// Elements of the source that pass through L1 as f32 at once.
+// Source elements that pass through L1 as f32 at a time.
 constexpr int64_t kStrip = 1024;
 
-// Whether it can matter for the abs-max, or, with an inverse that is not large, for qvalues, that subnormal elements
-// and products of factors are zero. Not where factors only shrink: what is subnormal stays so, and the abs-max is
-// flushed at the end. But a bf16 product may be rounded up to a normal number.
+// Whether flushing subnormal elements and products of factors can affect the abs-max or, if the inverse is not large,
+// the qvalues. Factors that only shrink cannot: subnormal values stay subnormal, and the abs-max is flushed at the end.
+// But a bf16 product may be rounded up to a normal number.
 bool FlushesProducts(const QuantizeArgs& args) {
   const Operand& src = args.src;
   if (args.k_factor == nullptr || !args.step.subnormals_are_zero) return false;
@@ -138,8 +138,8 @@ bool FlushesProducts(const QuantizeArgs& args) {
          !std::all_of(args.k_factor, args.k_factor + src.batch.Count() * src.k.Count(), shrinks);
 }
 
-// n elements along k, or along the rows, from element `at` of the source on, whose k is `k`.
-// `flush`: whether subnormal elements and products must be set to zero.
+// Loads n elements along k or along the rows, starting at element `at` of the source, whose k index is `k`. `flush`:
+// whether subnormal elements and products must be set to zero.
 void LoadStrip(Target target, const QuantizeArgs& args, int64_t b, int64_t k, int64_t at, bool along_k, bool flush,
                int64_t n, float* strip) {
   const Operand& src = args.src;
@@ -153,7 +153,7 @@ void LoadStrip(Target target, const QuantizeArgs& args, int64_t b, int64_t k, in
   LoadLine(line, n, strip, target);
 }
 
-// inverse[(r - r0) * inverse_stride] belongs to row r. `flush`: whether subnormal x must be set to zero;
+// inverse[(r - r0) * inverse_stride] belongs to row r. `flush`: whether subnormal x must be set to zero.
 // `flush_products`: see FlushesProducts.
 void StageQuantized(Target target, const QuantizeArgs& args, const Block& block, const float* inverse,
                     int64_t inverse_stride, bool flush, bool flush_products, int8_t* stage) {
@@ -176,7 +176,7 @@ void StageQuantized(Target target, const QuantizeArgs& args, const Block& block,
                  noise.rows.InnerStride(), noise.k.InnerStride()};
     }
     if (step.product_dtype == src.dtype && args.k_factor == nullptr) return QuantizeMatrix(q, target);
-    // Others pass through f32, a strip of rows or columns at a time.
+    // All other cases pass through f32, a strip of rows or columns at a time.
     q.product_dtype = step.product_dtype;
     float strip[kStrip];
     const bool by_rows = block.k_stride == 1;
@@ -197,7 +197,7 @@ void StageQuantized(Target target, const QuantizeArgs& args, const Block& block,
   });
 }
 
-// The same to 8-bit floats: their codes.
+// The same for 8-bit floats: stages their codes.
 void StageCodes(Target target, const QuantizeArgs& args, const Block& block, const float* inverse,
                 int64_t inverse_stride, uint8_t* codes) {
   const Operand& src = args.src;
@@ -216,7 +216,7 @@ void StageCodes(Target target, const QuantizeArgs& args, const Block& block, con
   });
 }
 
-// The values of staged codes. T is BFloat16 or float.
+// Stages the values of staged codes. T is BFloat16 or float.
 template <class T>
 void StageCodeValues(Target target, DType dtype, const Block& block, const uint8_t* codes, T* stage) {
   const bool by_k = block.k_stride == 1;
@@ -239,7 +239,7 @@ void StoreQvalues(const Operand& src, const Block& block, const void* stage, voi
 
 // ---- abs-max
 
-// absmax[i] = the larger of absmax[i] and the abs-max of row i of x; NaN if there is one.
+// absmax[i] = the larger of absmax[i] and the abs-max of row i of x; NaN if either is NaN.
 void AbsMaxInto(Target target, const FloatMatrix& x, float* absmax) {
   constexpr int64_t kRows = 256;
   float rows[kRows];
@@ -251,8 +251,8 @@ void AbsMaxInto(Target target, const FloatMatrix& x, float* absmax) {
   }
 }
 
-// The same for rows [r, r + rows) and k [k, k + cols) of matrix b, which begin at element `from` of the source, through
-// strips of f32.
+// The same for rows [r, r + rows) and k [k, k + cols) of matrix b, which start at element `from` of the source, by way
+// of f32 strips.
 void AbsMaxOfStrips(Target target, const QuantizeArgs& args, bool flush, int64_t b, int64_t k, int64_t rows,
                     int64_t cols, int64_t from, float* absmax) {
   const int64_t row_stride = args.src.rows.InnerStride(), k_stride = args.src.k.InnerStride();
@@ -267,7 +267,7 @@ void AbsMaxOfStrips(Target target, const QuantizeArgs& args, bool flush, int64_t
     }
     return;
   }
-  // Rows are contiguous: several strips of them at once.
+  // Rows are contiguous: several strips of them at a time.
   constexpr int64_t kWidth = 256, kLines = kStrip * 4 / kWidth;
   for (int64_t r = 0; r < rows; r += kWidth) {
     const int64_t n = std::min(kWidth, rows - r);
@@ -296,13 +296,13 @@ void AbsMaxOfRows(Target target, const QuantizeArgs& args, bool flush_products, 
                {Advance(src.data, src.dtype, from), src.dtype, rows, cols, src.rows.InnerStride(), src.k.InnerStride()},
                absmax + to);
   });
-  // Subnormals of f16 are normal in f32, which the arithmetic uses.
+  // Subnormals of f16 are normal in f32, the type of the arithmetic.
   for (int64_t r = 0; r < r1 - r0; ++r) absmax[r] = Flush(absmax[r], args.step.subnormals_are_zero);
 }
 
 // ---- operands
 
-// The absolute maximum of all elements.
+// The absolute maximum over all elements.
 float AbsMaxOfAll(Target target, const QuantizeArgs& args, bool flush_products, Executor* executor) {
   const Operand& src = args.src;
   // Non-negative floats are ordered like their bits, with NaN above all.
@@ -347,8 +347,9 @@ void QuantizePack(Target target, const PanelFormat& format, const QuantizeArgs& 
     const PanelRange task = packer.Task(b, i);
     char* const panels = packer.PanelOf(b, task.first);
     float inverse[kMaxTaskRows];
-    // A subnormal x can only round to something other than 0 if it is multiplied by more than 2^125, and change the sum
-    // with noise that rounds to something else, at least about 1/2, if it is multiplied by more than 2^100.
+    // A subnormal x can round to something other than 0 only if it is multiplied by more than 2^125. With noise, the
+    // result can change only if the sum is near a rounding boundary, at least about 1/2, so the factor must exceed
+    // 2^100.
     const float harmless = args.noise != nullptr ? 0x1p99f : 0x1p124f;
     bool large_inverse = false;
     const auto begin = [&](int64_t r0, int64_t r1) {

@@ -19,15 +19,15 @@ namespace {
 
 constexpr int64_t kLine = 64;
 
-// What happens to the bits of a line.
+// The change to the bits of a line.
 enum class LineChange { kNone, kFlipSigns, kFlushF32, kFlushBF16 };
 
-// Lines that are fetched while others are copied: places of k ahead.
+// Lines are prefetched this many positions of k ahead.
 constexpr int64_t kAhead = 8;
-// The most rows of a panel.
+// The maximum number of rows of a panel.
 constexpr int64_t kMaxRows = 64;
 
-// Line i of row r, from rows[r] + offset on, goes to dst + r lines + i * pitch.
+// Line i of row r, at rows[r] + offset, goes to dst + r lines + i * pitch.
 struct RowLines {
   const char* const* rows;
   int64_t num_rows, offset, lines;
@@ -35,8 +35,8 @@ struct RowLines {
   int64_t pitch;
 };
 
-// `count` pieces, src_pitch bytes apart, of `panels` parts of `lines` lines each. Parts of one panel go one after the
-// other to dst, those of the next panel dst_pitch bytes further.
+// `count` pieces, src_pitch bytes apart, of `panels` parts with `lines` lines each. Parts of one panel go to
+// consecutive places at dst, and those of the next panel dst_pitch bytes further.
 struct Pieces {
   const char* src;
   int64_t src_pitch, count, panels, lines;
@@ -130,7 +130,7 @@ HWY_AFTER_NAMESPACE();
 namespace aqt::kernels {
 namespace {
 
-// Whether the format has the elements of this dtype, up to their signs.
+// Whether the format stores elements of this dtype, possibly with flipped signs.
 bool Stores(PanelFormat::Element element, DType dtype) {
   switch (element) {
     case PanelFormat::Element::kU8Offset:
@@ -150,7 +150,7 @@ LineChange ChangeOf(const PanelFormat& format, bool subnormals_are_zero) {
   }
 }
 
-// Lines of one operand.
+// Packs the lines of one operand.
 class LinePacker {
  public:
   LinePacker(Target target, const PanelFormat& format, const Operand& src, const PanelRange& range, bool flush)
@@ -162,7 +162,7 @@ class LinePacker {
         matrix_(static_cast<const char*>(src.data) + src.batch.Offset(range.matrix) * size_),
         change_(ChangeOf(format, flush)) {}
 
-  // Lines of a row are `width` lines apart.
+  // The lines of a row are `width` lines apart.
   void RowSteps(char* panels) const {
     const auto copy = AQT_HWY_DISPATCH(target_, CopyRows);
     const int64_t width = format_.width, pitch = width * kLine, run = src_.k.InnerSize();
@@ -177,19 +177,19 @@ class LinePacker {
         k += part;
         to += lines * pitch;
       }
-      if (count == width) continue;  // else zeros beyond the end
+      if (count == width) continue;  // otherwise zeros follow
       for (int64_t i = count * kLine; i < panel_bytes; i += pitch) {
         std::memset(panels + i, change_ == LineChange::kFlipSigns ? 0x80 : 0, (width - count) * kLine);
       }
     }
   }
 
-  // The rows of a panel lie side by side.
+  // The rows of a panel are side by side.
   void Interleaved(char* panels) const {
     const auto copy = AQT_HWY_DISPATCH(target_, CopyPieces);
     const int64_t width = format_.width, group_bytes = width * size_, run = src_.k.InnerSize();
     const int64_t pitch = src_.k.InnerStride() * size_, panel_bytes = format_.PanelBytes(range_.k1 - range_.k0);
-    // Panels whose rows lie side by side are copied together.
+    // Panels whose rows are adjacent are copied together.
     const int64_t side_by_side = src_.rows.InnerSize() / width;
     int64_t count = 0, panels_at_once = 0;
     for (int64_t k = range_.k0; k < range_.k1; k += count) {
@@ -205,7 +205,7 @@ class LinePacker {
   }
 
  private:
-  // The rows of the panel that begins with row r0, and how many there are.
+  // Finds the rows of the panel that starts at row r0, and returns how many there are.
   int64_t Rows(int64_t r0, const char** rows) const {
     const int64_t count = std::min<int64_t>(format_.width, src_.rows.Count() - r0), inner = src_.rows.InnerSize();
     int64_t left = 0;

@@ -22,12 +22,12 @@
 namespace aqt::kernels {
 namespace {
 
-// Elements of a column-wise accumulator or of a gathered row: 2 to 4 KiB, which fit L1 along with the streamed data.
+// Elements in a column-wise accumulator or a gathered row: 2 to 4 KiB, which fits L1 together with the streamed data.
 constexpr int64_t kChunk = 1024;
-// Elements of a row up to which four rows are read together.
+// Rows up to this length are processed four at a time.
 constexpr int64_t kShortRow = 256;
 
-// The integer of T's size: all comparisons below are between integers.
+// The signed integer of T's size. All comparisons below are between integers.
 template <class T>
 using BitsOf = std::conditional_t<sizeof(T) == 4, int32_t, int16_t>;
 template <class T>
@@ -60,10 +60,10 @@ namespace aqt::kernels {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// A key maps the bit patterns of floats to integers whose maximum is wanted; kLowest is at most the key of any number.
-// NaN patterns lie beyond infinity on both sides, so that a NaN wins at least one of the searches.
+// A key maps the bit patterns of floats to integers whose maximum is searched. kLowest is at most the key of any
+// number. NaN patterns are beyond infinity on both sides, so a NaN wins at least one of the searches.
 
-// |x|: patterns without the sign bit.
+// |x|: the pattern without its sign bit.
 template <class T>
 struct AbsKey {
   static constexpr BitsOf<T> kLowest = 0;
@@ -73,7 +73,7 @@ struct AbsKey {
   }
 };
 
-// x: patterns of negative numbers in reverse order. The map is its own inverse.
+// x: reverses the order of negative patterns. The map is its own inverse.
 template <class T>
 struct UpKey {
   static constexpr BitsOf<T> Of(BitsOf<T> bits) {
@@ -88,7 +88,7 @@ struct UpKey {
   }
 };
 
-// In effect -x: the complement of UpKey.
+// Orders by -x: the complement of UpKey.
 template <class T>
 struct DownKey {
   static constexpr BitsOf<T> kLowest = static_cast<BitsOf<T>>(~kInfinityBits<T>);
@@ -132,11 +132,11 @@ BitsOf<T> MaxOfRun(const T* HWY_RESTRICT x, int64_t n) {
     m3 = hn::Max(m3, Key::Of(d, LoadBits(d, x + i + 3 * lanes)));
   }
   for (; i + lanes <= n; i += lanes) m0 = hn::Max(m0, Key::Of(d, LoadBits(d, x + i)));
-  m1 = hn::Max(m1, Key::Of(d, LoadBits(d, x + n - lanes)));  // the rest, with some elements a second time
+  m1 = hn::Max(m1, Key::Of(d, LoadBits(d, x + n - lanes)));  // the rest, overlapping some elements
   return hn::GetLane(hn::MaxOfLanes(d, hn::Max(hn::Max(m0, m1), hn::Max(m2, m3))));
 }
 
-// max[r] = max(max[r], Key of x[r]) for r in [0, n).
+// max[r] = max(max[r], Key of x[r]), for r in [0, n).
 template <class Key, class T>
 void MaxInto(const T* HWY_RESTRICT x, int64_t n, BitsOf<T>* HWY_RESTRICT max) {
   const hn::ScalableTag<BitsOf<T>> d;
@@ -147,7 +147,7 @@ void MaxInto(const T* HWY_RESTRICT x, int64_t n, BitsOf<T>* HWY_RESTRICT max) {
   for (; r < n; ++r) max[r] = std::max(max[r], MaxOfRun<Key>(x + r, 1));
 }
 
-// The same for four such columns, `stride` apart.
+// The same for four columns that are `stride` apart.
 template <class Key, class T>
 void MaxOfFourInto(const T* HWY_RESTRICT x, int64_t stride, int64_t n, BitsOf<T>* HWY_RESTRICT max) {
   const hn::ScalableTag<BitsOf<T>> d;
@@ -187,8 +187,8 @@ void MaxOfRows(const FloatMatrix& x, int64_t first, int64_t n, int64_t begin, in
   }
 }
 
-// Calls f(first row, rows, group, first column, end column) for all groups of a block of rows, block by block, so that
-// memory is read in its order.
+// Calls f(first row, rows, group, first column, end column) for all groups of one block of rows after another, so that
+// memory is read in order.
 template <class F>
 void ForEachBlock(const FloatMatrix& x, int64_t group, F f) {
   const int64_t groups = NumGroups(x.cols, group), rows_at_once = RunsAlongColumns(x) ? kChunk : 1;
@@ -209,7 +209,7 @@ int64_t AbsMaxOfFourRunsEach(const T*, int64_t, int64_t, int64_t, float*) {
   return 0;
 }
 #else
-// The maxima of the lanes of four vectors of 32-bit integers.
+// The maxima over the lanes of four vectors of 32-bit integers.
 template <class D, class V>
 HWY_INLINE void StoreMaxOfLanes(D d, V a, V b, V c, V e, int32_t* max) {
   if constexpr (hn::MaxLanes(D()) > 4) {
@@ -227,7 +227,7 @@ HWY_INLINE void StoreMaxOfLanes(D d, V a, V b, V c, V e, int32_t* max) {
   }
 }
 
-// Of keys that are not negative: the larger one of each pair of lanes.
+// The larger key of each pair of lanes, for non-negative keys.
 template <class V>
 HWY_INLINE V PairMaxima(hn::ScalableTag<int32_t>, V keys) {
   return keys;
@@ -239,8 +239,8 @@ HWY_INLINE hn::Vec<hn::ScalableTag<int32_t>> PairMaxima(hn::ScalableTag<int16_t>
   return hn::And(hn::BitCast(wide, hn::Max(keys, upper)), hn::Set(wide, 0xffff));
 }
 
-// max[j] = max of |x| over n elements from x + j * stride on, for four j, n a multiple of the lanes. To reduce four
-// vectors together takes half the steps of one after the other.
+// max[j] = max of |x| over n elements starting at x + j * stride, for four j; n is a multiple of the lane count.
+// Reducing four vectors together takes half the steps of reducing them one at a time.
 template <class T>
 HWY_INLINE void AbsMaxOfFourRuns(const T* HWY_RESTRICT x, int64_t stride, int64_t n, int32_t* max) {
   const hn::ScalableTag<BitsOf<T>> d;
@@ -255,7 +255,7 @@ HWY_INLINE void AbsMaxOfFourRuns(const T* HWY_RESTRICT x, int64_t stride, int64_
   StoreMaxOfLanes(hn::ScalableTag<int32_t>(), a, b, c, e, max);
 }
 
-// Of the first of `runs` runs; returns how many.
+// Processes leading runs, out of `runs`, in groups of four; returns how many it processed.
 template <class T>
 int64_t AbsMaxOfFourRunsEach(const T* x, int64_t stride, int64_t runs, int64_t n, float* absmax) {
   if (n % static_cast<int64_t>(hn::Lanes(hn::ScalableTag<BitsOf<T>>())) != 0) return 0;
@@ -275,7 +275,7 @@ void AbsMaxOf(const FloatMatrix& x, int64_t group, float* absmax) {
   const int64_t groups = NumGroups(x.cols, group);
   if (x.col_stride == 1) {
     const T* const first = static_cast<const T*>(x.data);
-    // Of short rows the reduction at the end is a large part.
+    // For short rows the final reduction is a large part of the work.
     const bool is_short = groups == 1 && group <= kShortRow;
     int64_t r = is_short ? AbsMaxOfFourRunsEach(first, x.row_stride, x.rows, group, absmax) : 0;
     absmax += r;
@@ -339,7 +339,7 @@ HWY_AFTER_NAMESPACE();
 namespace aqt::kernels {
 namespace {
 
-// The same elements as the fewest, longest rows that need no gathering: the order does not affect the overall range.
+// The same elements as the fewest and longest rows that need no gathering. The order does not affect the overall range.
 FloatMatrix LongestRows(FloatMatrix x) {
   if (RunsAlongColumns(x)) {
     std::swap(x.rows, x.cols);

@@ -12,7 +12,7 @@ namespace {
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// Whether a comes before b, with -0 before +0.
+// Whether a precedes b, with -0 before +0.
 bool Less(float a, float b) { return a < b || (a == b && std::signbit(a) && !std::signbit(b)); }
 
 }  // namespace

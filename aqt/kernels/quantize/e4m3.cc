@@ -21,7 +21,7 @@ namespace aqt::kernels {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Exact, subnormals included.
+// Exact, including subnormals.
 template <class D>
 hn::Vec<D> LoadE4M3(D d, const Float8E4M3FN* q) {
   const hn::RebindToSigned<D> di;
@@ -40,7 +40,7 @@ template <class T>
 struct DivideToE4M3 {
   template <class D>
   HWY_INLINE void Apply(D d, const T* in, const ScaleAndZero& s, Float8E4M3FN* q) const {
-    const auto y = hn::Add(RoundLanes<T>::Apply(d, hn::Div(LoadFloat(d, in), s.scale)), hn::Zero(d));  // not -0
+    const auto y = hn::Add(RoundLanes<T>::Apply(d, hn::Div(LoadFloat(d, in), s.scale)), hn::Zero(d));  // +0, not -0
     StoreFloat8<Float8E4M3FN>(d, y, reinterpret_cast<uint8_t*>(q));
   }
 };

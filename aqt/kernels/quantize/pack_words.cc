@@ -22,8 +22,8 @@ namespace HWY_NAMESPACE {
 
 static_assert(std::endian::native == std::endian::little);
 
-// Eight integers (four of 8 bits) are the bytes of one number, which becomes a Packed. The compiler turns the loops
-// into vector code.
+// Eight integers (four of 8 bits) form the bytes of one number, which is reduced to a Packed. The compiler vectorizes
+// the loops.
 template <int kBits>
 using Bytes = std::conditional_t<kBits == 8, uint32_t, uint64_t>;
 template <int kBits>
@@ -45,7 +45,7 @@ constexpr Bytes<kBits> Each(int x) {
   return static_cast<Bytes<kBits>>(0x0101010101010101u * static_cast<uint64_t>(x));
 }
 
-// PackOf of whole vectors of words with 4 bits. Returns how many words; clears `fits` if a value is outside.
+// PackOf for whole vectors of 4-bit words. Returns the number of words; clears `fits` if a value is out of range.
 int64_t PackNibbles([[maybe_unused]] const int8_t* q, [[maybe_unused]] int64_t num_words,
                     [[maybe_unused]] int32_t* words, [[maybe_unused]] bool& fits) {
   int64_t i = 0;
@@ -80,7 +80,7 @@ bool PackOf(const int8_t* q, int64_t num_words, int32_t* words) {
   for (int64_t i = 0; i < num_words * kPackedPerWord<kBits>; ++i) {
     Bytes<kBits> bytes;
     std::memcpy(&bytes, q + i * sizeof bytes, sizeof bytes);
-    // + 2^(kBits - 1) in each byte, without a carry into the next.
+    // Adds 2^(kBits - 1) to each byte without a carry into the next.
     bytes = ((bytes & Each<kBits>(0x7f)) + Each<kBits>(1 << (kBits - 1))) ^ (bytes & Each<kBits>(0x80));
     outside |= bytes;
     if constexpr (kBits < 8) {
@@ -106,7 +106,7 @@ void UnpackOf(const int32_t* words, int64_t num_words, int8_t* q) {
       bytes = (bytes | bytes << (16 - 2 * kBits)) & Fields<2 * kBits, 16>();
       bytes = (bytes | bytes << (8 - kBits)) & Fields<kBits, 8>();
     }
-    // - 2^(kBits - 1) in each byte, modulo 256.
+    // Subtracts 2^(kBits - 1) from each byte, modulo 256.
     bytes = (bytes + Each<kBits>(0x80 - (1 << (kBits - 1)))) ^ Each<kBits>(0x80);
     std::memcpy(q + i * sizeof bytes, &bytes, sizeof bytes);
   }

@@ -27,14 +27,14 @@ namespace aqt::kernels {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// round(clamp(y, lo, hi)), with NaN giving 0, for 8-bit integers lo and hi.
+// round(clamp(y, lo, hi)) for 8-bit integers lo and hi; NaN gives 0.
 struct Clamp {
   float lo, hi;
 
   template <class D, class V>
   void RoundAndStore(D d, V y, int8_t* q) const {
 #if HWY_TARGET == HWY_AVX3
-    // The second operand of a minimum or maximum wins if it is NaN, whose conversion has a zero in its low byte.
+    // If the second operand of a minimum or maximum is NaN, it is the result, and its conversion has a zero low byte.
     const __m512 clamped = _mm512_min_ps(hn::Set(d, hi).raw, _mm512_max_ps(hn::Set(d, lo).raw, y.raw));
     constexpr int kNearestEven = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
     const __m512i rounded = _mm512_cvt_roundps_epi32(clamped, kNearestEven);
@@ -42,8 +42,8 @@ struct Clamp {
 #else
     y = hn::IfThenElseZero(hn::Eq(y, y), y);
     y = hn::Min(hn::Max(y, hn::Set(d, lo)), hn::Set(d, hi));
-    // Adding 1.5 * 2^23 makes the sum's last bit worth 1, so that the addition rounds to nearest even and its low byte
-    // is q in two's complement. Unlike Highway's NearestInt this is right on every target (its SCALAR version rounds
+    // Adding 1.5 * 2^23 makes the last bit of the sum worth 1. So the addition rounds to nearest even, and the low byte
+    // is q in two's complement. Unlike Highway's NearestInt this is correct on every target (its SCALAR version rounds
     // 0.49999997 up).
     const hn::RebindToUnsigned<D> du;
     const auto bits = hn::BitCast(du, hn::Add(y, hn::Set(d, 0x1.8p23f)));
@@ -53,7 +53,7 @@ struct Clamp {
   }
 };
 
-// Products of subnormal numbers, |x| < 2^-126, with scales up to this one are at most 0.5, which rounds to 0.
+// A product of a subnormal number, |x| < 2^-126, and a scale of at most this is at most 0.5, which rounds to 0.
 constexpr float kLargestPlainScale = 0x1p125f;
 
 // R rounds to P.
@@ -120,7 +120,8 @@ struct MultiplyByScale {
   }
 };
 
-// Rows of args.x, or columns where these are contiguous, a piece at a time: its noise is drawn into L1.
+// Quantizes rows of args.x, or columns if those are contiguous, one piece at a time. The noise of a piece is drawn into
+// L1.
 template <class P, class T>
 void QuantizeWithNoise(const QuantizeMatrixArgs& args, bool flush, Target target) {
   const FloatMatrix& x = args.x;
@@ -161,14 +162,14 @@ void QuantizeWithNoise(const QuantizeMatrixArgs& args, bool flush, Target target
   }
 }
 
-// Quotients of dense rows by one scale, or one for each group, without zero points: DivideByScale<T, false>.
+// Quotients of dense rows by one scale, or by one scale per group, without zero points: DivideByScale<T, false>.
 template <class T>
 class DenseRows {
  public:
   explicit DenseRows(const QuantizeMatrixArgs& args)
       : args_(args), group_(args.grid.col_stride == 0 ? std::max<int64_t>(args.x.cols, 1) : args.grid.col_group) {}
 
-  // Whether args are of such rows.
+  // Whether args describe such rows.
   bool Fit() const {
     return args_.rule == QuantizeRule::kDivideByScale && args_.grid.zero_point == nullptr && args_.x.col_stride == 1;
   }
@@ -184,7 +185,7 @@ class DenseRows {
     }
   }
 
-  // n elements by division.
+  // Quantizes n elements by division.
   void Divide(const T* x, int64_t n, float scale, int8_t* q) const {
     ForEachVector(x, n, UniformScale(scale, 0, /*flush=*/false), q, DivideByScale<T, false>{{args_.lo, args_.hi}});
   }
@@ -197,7 +198,7 @@ class DenseRows {
   const int64_t group_;
 };
 
-// Returns false, with nothing done, for a matrix that is not made of such rows, with groups of kQuotients or more.
+// Returns false, with nothing done, unless the matrix consists of such rows with groups of at least kQuotients.
 template <class T, bool kFetches>
 bool DivideQuickly([[maybe_unused]] const QuantizeMatrixArgs& args) {
 #if HWY_TARGET == HWY_AVX3
@@ -220,14 +221,14 @@ bool DivideQuickly([[maybe_unused]] const QuantizeMatrixArgs& args) {
   return false;
 }
 
-// QuantizeToNibbles of T.
+// QuantizeToNibbles for T.
 template <class T, bool kFetches>
 bool NibblesOf([[maybe_unused]] const QuantizeMatrixArgs& args, [[maybe_unused]] int32_t* words,
                [[maybe_unused]] int64_t row_stride, [[maybe_unused]] Target target) {
 #if HWY_TARGET == HWY_AVX3
   const DenseRows<T> rows(args);
   if (!rows.Fit() || rows.group() % kQuotients != 0 || args.x.cols % kQuotients != 0) return false;
-  std::vector<int8_t> bytes;  // of a row that takes divisions
+  std::vector<int8_t> bytes;  // a row that needs divisions
   for (int64_t r = 0; r < args.x.rows; ++r) {
     int32_t* const out = words + r * row_stride;
     Quotients<T> quotients(args.lo, args.hi);
@@ -267,7 +268,7 @@ void QuantizeOf(const QuantizeMatrixArgs& args, Target target) {
   const bool flush = args.flush_subnormals && !std::is_same_v<T, Float16>;
   if (args.noise.numbers != nullptr) return QuantizeWithNoise<P, T>(args, flush, target);
   if (divide && (args.ahead == 0 ? DivideQuickly<T, false>(args) : DivideQuickly<T, true>(args))) return;
-  // By value: a store of an int8_t might change what a reference leads to.
+  // Captured by value: a store of an int8_t might change the target of a reference.
   const auto run = [=](const T* in, int64_t n, const auto& scales, int8_t* out) {
     if (divide && scales.HasZeroPoint()) ForEachVector(in, n, scales, out, DivideByScale<T, true>{clamp});
     else if (divide) ForEachVector(in, n, scales, out, DivideByScale<T, false>{clamp});
@@ -285,7 +286,7 @@ void QuantizeOf(const QuantizeMatrixArgs& args, Target target) {
       }
     };
     if (divide || flush) return run_rows(run);
-    // What is to be done is decided once: rows may be short.
+    // The variant is chosen once, because rows may be short.
     return run_rows([=](const T* in, int64_t n, UniformScale scale, int8_t* out) {
       ForEachVector(in, n, scale, out, MultiplyByInverse<P, false>{clamp});
     });
@@ -326,7 +327,7 @@ FloatVec LoadFloat(D d, const int8_t* x) {
   return LoadInts(d, x);
 }
 
-// What becomes of a vector of elements, given their factors.
+// Loads a vector of elements; the factors are ignored.
 struct LoadPlain {
   template <class D, class T>
   static FloatVec Apply(D d, const T* in, FloatVec) {

@@ -22,10 +22,11 @@ namespace aqt::kernels {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Products of subnormal numbers with scales up to this one are zeros of every format, flushed or not.
+// A product of a subnormal number and a scale of at most this is zero in every format, flushed or not.
 constexpr float kLargestPlainScale = 0x1p100f;
 
-// From: the dtype of x; Product: of the scaled values; Fp8: of the result. kFlush: subnormal numbers count as zeros.
+// From: the dtype of x. Product: the dtype of the scaled values. Fp8: the dtype of the result. kFlush: subnormal
+// numbers count as zero.
 template <class From, class Product, class Fp8, bool kFlush>
 struct MultiplyToFp8 {
   template <class D>

@@ -17,15 +17,15 @@
 #define AQT_KERNELS_NOISE_ONCE_
 namespace aqt::kernels::internal {
 
-// Threefry-2x32 of the counters (first[0] + j * step[0], first[1] + j * step[1]), modulo 2^32.
+// Counters of Threefry-2x32: (first[0] + j * step[0], first[1] + j * step[1]), modulo 2^32.
 struct Counters {
   uint32_t first[2], step[2];
 };
 
-// What becomes of the two words of a block.
+// What is kept of the two words of a block.
 enum class Select : uint8_t { kXor, kFirst, kSecond };
 
-// The numbers that are added to the two words of a block after each four rounds; those of round 0 before the first.
+// The values added to the two words of a block after every four rounds; those of round 0 are added before the first.
 struct KeySchedule {
   explicit KeySchedule(Key key) {
     const uint32_t words[3] = {key.hi, key.lo, key.hi ^ key.lo ^ 0x1BD11BDAu};
@@ -51,10 +51,10 @@ using internal::Select;
 
 #if HWY_TARGET == HWY_SCALAR
 
-// Numbers that FillWords writes at once; `out` has room for a multiple.
+// The number of words that FillWords writes at a time; `out` has room for a multiple of it.
 constexpr int64_t kSmallBlock = 32;
 
-// The compiler makes vectors of its baseline of the loops over i.
+// The compiler vectorizes the loops over i for its baseline.
 template <Select select>
 void FillWords(Key key, const Counters& counters, int64_t n, uint32_t* out) {
   constexpr int kRotations[2][4] = {{13, 15, 26, 6}, {17, 29, 16, 24}};
@@ -89,13 +89,13 @@ using WordTag = hn::ScalableTag<uint32_t>;
 using Word = hn::Vec<WordTag>;
 constexpr int64_t kWordLanes = hn::MaxLanes(WordTag());
 
-// Numbers that FillWords writes at once; `out` has room for a multiple.
+// The number of words that FillWords writes at a time; `out` has room for a multiple of it.
 constexpr int64_t kSmallBlock = 2 * kWordLanes;
 
 template <int kBits>
 Word RotateLeft(Word x) {
 #if HWY_TARGET == HWY_AVX2
-  // A rotation by bytes is one shuffle.
+  // A rotation by whole bytes is one shuffle.
   if constexpr (kBits % 8 == 0) {
     constexpr int b = kBits / 8;
     const hn::Repartition<uint8_t, WordTag> d8;
@@ -130,7 +130,7 @@ HWY_INLINE void Inject(const uint32_t* add, Word* x0, Word* x1) {
   for (int v = 0; v < kVectors; ++v) x1[v] = hn::Add(x1[v], second);
 }
 
-// The next kVectors vectors.
+// Writes the next kVectors vectors.
 template <Select select, int kVectors>
 HWY_INLINE void Block(const KeySchedule& schedule, const Word* step, Word* next, uint32_t* out) {
   const WordTag d;
@@ -174,7 +174,7 @@ void FillWords(Key key, const Counters& counters, int64_t n, uint32_t* out) {
     next[i] = hn::Add(hn::Set(d, counters.first[i] + schedule.add[0][i]), lane);
     step[i] = hn::Set(d, counters.step[i] * static_cast<uint32_t>(kWordLanes));
   }
-  // Six pairs hide the latency of the rounds and fit AVX2's 16 registers.
+  // Six pairs hide the latency of the rounds and fit the 16 registers of AVX2.
   constexpr int kVectors = 6, kFew = kSmallBlock / kWordLanes;
   int64_t j = 0;
   for (; j + kVectors * kWordLanes <= n; j += kVectors * kWordLanes)
@@ -203,7 +203,7 @@ void FillSelected(Key key, const Counters& counters, Select select, int64_t n, u
   std::copy(last, last + (n - whole), out + whole);
 }
 
-// The noise made of a vector of numbers (noise.h): their bits become the mantissa of a number in [1, 2).
+// The noise derived from a vector of numbers (noise.h): their bits become the mantissa of a number in [1, 2).
 template <RandomNumbers::Kind kind>
 struct ToNoise {
   template <class D>
@@ -235,7 +235,7 @@ void NoiseOf(const uint32_t* numbers, int64_t n, float* out) {
   std::copy(rest, rest + (n - j), out + j);
 }
 
-// out[j] = the noise made of numbers[j].
+// out[j] = the noise derived from numbers[j].
 void NoiseOfKind(RandomNumbers::Kind kind, const uint32_t* numbers, int64_t n, float* out) {
   switch (kind) {
     case RandomNumbers::Kind::kBits32: return NoiseOf<RandomNumbers::Kind::kBits32>(numbers, n, out);
@@ -255,7 +255,7 @@ namespace {
 using internal::Counters;
 using internal::Select;
 
-// Fills `out` part by part.
+// Fills `out` one part at a time.
 class Filler {
  public:
   Filler(Target target, Key key, uint32_t* out) : fill_(AQT_HWY_DISPATCH(target, FillSelected)), key_(key), out_(out) {}
@@ -274,13 +274,13 @@ class Filler {
 
 uint32_t Low(int64_t x) { return static_cast<uint32_t>(x); }
 
-// How many of first, first + stride, ... are below `limit`; at most n.
+// The number of elements of first, first + stride, ... that are below `limit`; at most n.
 int64_t CountBelow(int64_t limit, int64_t first, int64_t stride, int64_t n) {
   if (first >= limit) return 0;
   return stride == 0 ? n : std::min(n, (limit - 1 - first) / stride + 1);
 }
 
-// Both words of the counter (i / 2^32, i % 2^32).
+// Number i uses both words of the counter (i / 2^32, i % 2^32).
 void FillPartitionable(Target target, Key key, int64_t first, int64_t stride, int64_t n, uint32_t* out) {
   Filler filler(target, key, out);
   while (n > 0) {
@@ -291,8 +291,8 @@ void FillPartitionable(Target target, Key key, int64_t first, int64_t stride, in
   }
 }
 
-// `words` counters, cut into two halves; the second is padded with a 0 if their number is odd (rng.cc). Number i of the
-// first half is the first word of the block (i, half + i); the second words make the second half.
+// `words` counters, split into two halves; the second is padded with a 0 if the count is odd (rng.cc). Number i of the
+// first half is the first word of the block (i, half + i). The second words form the second half.
 void FillOriginal(Target target, Key key, int64_t words, int64_t first, int64_t stride, int64_t n, uint32_t* out) {
   Filler filler(target, key, out);
   const int64_t half = (words + 1) / 2;
@@ -314,7 +314,7 @@ void FillBits32(const RandomBits& bits, int64_t first, int64_t stride, int64_t n
   }
 }
 
-// Numbers that pass through a buffer at once.
+// The number of words that pass through a buffer at a time.
 constexpr int64_t kChunk = 512;
 
 // In the original layout a word has two numbers, the lower half first. n <= kChunk.
@@ -328,7 +328,7 @@ void FillOriginalHalves(const RandomBits& bits, int64_t first, int64_t stride, i
     for (int64_t j = 0; j < n; ++j) out[j] = drawn[(first + j) / 2 - begin] >> (first + j) % 2 * 16 & 0xffff;
     return;
   }
-  // Every second number lies in the same half, and their words are `stride` apart.
+  // Every second number is in the same half of its word, and their words are `stride` apart.
   for (int64_t p = 0; p < std::min<int64_t>(n, 2); ++p) {
     const int64_t start = first + p * stride, count = (n - p + 1) / 2;
     FillOriginal(target, bits.key(), words, start / 2, stride, count, drawn);
@@ -350,7 +350,7 @@ void FillBits16(const RandomBits& bits, int64_t first, int64_t stride, int64_t n
 void FillFast(const FastBits& bits, int64_t first, int64_t stride, int64_t n, uint32_t* out, Target target) {
   const internal::FastBlocks blocks = internal::FastBlocksFor(target);
   if (stride == 1) {
-    const auto part = [&](int64_t count) {  // of one block
+    const auto part = [&](int64_t count) {  // part of one block
       uint32_t block[4];
       blocks(bits, first / 4, 1, 1, block);
       std::copy(block + first % 4, block + first % 4 + count, out);
@@ -366,7 +366,7 @@ void FillFast(const FastBits& bits, int64_t first, int64_t stride, int64_t n, ui
     if (n > 0) part(n);
     return;
   }
-  // Every fourth number has the same place in its block, and their blocks are `stride` apart.
+  // Every fourth number has the same position in its block, and their blocks are `stride` apart.
   uint32_t drawn[kChunk];
   for (int64_t j = 0; j < n; j += kChunk) {
     const int64_t size = std::min(kChunk, n - j);

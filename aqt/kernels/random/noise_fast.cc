@@ -24,7 +24,7 @@ void PortableBlocks(const FastBits& bits, uint64_t first, uint64_t stride, int64
 
 #if AQT_HAS_AES_INSTRUCTIONS
 
-// Blocks in flight: a round takes 3 to 5 cycles, and one or two begin in each.
+// Blocks in flight: a round takes 3 to 5 cycles, and one or two can start per cycle.
 constexpr int kInFlight = 8;
 
 __attribute__((target("aes"))) void AesBlocks(const FastBits& bits, uint64_t first, uint64_t stride, int64_t blocks,
@@ -92,7 +92,7 @@ __attribute__((target("avx512f,avx512dq,vaes,aes"))) void VaesBlocks(const FastB
   }
 }
 
-// By cpuid: clang 16 does not know "vaes" in __builtin_cpu_supports.
+// Uses cpuid: clang 16 does not know "vaes" in __builtin_cpu_supports.
 bool HasAes() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx >> 25 & 1) != 0;
@@ -104,7 +104,7 @@ bool HasVaes() {
 
 #endif  // AQT_HAS_AES_INSTRUCTIONS
 
-// Each needs what the previous ones need.
+// Each version requires everything that the previous ones do.
 std::vector<FastBlocks> Detect() {
   std::vector<FastBlocks> result = {PortableBlocks};
 #if AQT_HAS_AES_INSTRUCTIONS

@@ -16,7 +16,7 @@
 namespace aqt::kernels {
 namespace {
 
-// The axes of an array by their role.
+// The axes of an array, grouped by role.
 struct Roles {
   Shape kept, reduced;
   Strides kept_strides, reduced_strides;
@@ -53,7 +53,7 @@ C ReduceLanes(const C* x, int64_t n, C initial, F combine) {
   return lanes[0];
 }
 
-// One output after the other.
+// One output after another.
 template <class T, class C, class F>
 void ReduceRows(const T* x, const Roles& roles, C initial, F combine, T* out) {
   const int64_t n = roles.reduced.num_elements();
@@ -73,7 +73,7 @@ void ReduceRows(const T* x, const Roles& roles, C initial, F combine, T* out) {
   });
 }
 
-// Neighbouring outputs together: the last kept axis has stride 1. Each has 16 partial results of its own.
+// Adjacent outputs together: the last kept axis has stride 1. Each output has its own 16 partial results.
 template <class T, class C, class F>
 void ReduceColumns(const T* x, Roles roles, C initial, F combine, T* out) {
   constexpr int64_t kBlock = 64;

@@ -26,7 +26,7 @@ using internal::Load;
 using internal::Store;
 
 constexpr int64_t kLanes = 16;
-constexpr int64_t kConverted = 256;  // elements that are converted at a time; a multiple of kLanes
+constexpr int64_t kConverted = 256;  // elements converted at a time; a multiple of kLanes
 
 struct Sum {
   template <class C>
@@ -61,7 +61,7 @@ HWY_INLINE void Combine(const C* x, int64_t n, C* to) {
   for (; i < n; ++i) hn::StoreU(K::Apply(hn::LoadU(one, to + i), hn::LoadU(one, x + i)), one, to + i);
 }
 
-// Adds n elements to 16 lanes, the first one to lane 0.
+// Combines n elements with 16 lanes; the first element belongs to lane 0.
 template <class K, class C>
 HWY_INLINE void AddRow(const C* x, int64_t n, C* lanes) {
   const Wide<C> d;
@@ -77,13 +77,13 @@ HWY_INLINE void AddRow(const C* x, int64_t n, C* lanes) {
   Combine<K>(x + k, n - k, lanes);
 }
 
-// Adds up the partial results of each column as a tree, into the first of them.
+// Combines the partial results of each column as a tree, into the first of them.
 template <class K, class C>
 HWY_INLINE void Tree(int64_t columns, C* lanes) {
   for (int64_t width = kLanes / 2; width > 0; width /= 2) Combine<K>(lanes + width * columns, width * columns, lanes);
 }
 
-// Adds elements first, first + 1, ... of a row to its lanes.
+// Combines elements first, first + 1, ... of a row with its lanes.
 template <class K, class T>
 void AddPartOf(const T* x, int64_t first, int64_t n, ComputeType<T>* lanes) {
   using C = ComputeType<T>;
@@ -104,7 +104,7 @@ void AddPartOf(const T* x, int64_t first, int64_t n, ComputeType<T>* lanes) {
   }
 }
 
-// Several rows at a time: the additions of one wait for each other.
+// Several rows at a time, because the additions of one row wait for each other.
 template <class K, int kRows, class C>
 HWY_INLINE void RowsTogether(const C* x, int64_t columns, C* out) {
   const Wide<C> d;
@@ -131,8 +131,8 @@ HWY_INLINE void RowsTogether(const C* x, int64_t columns, C* out) {
   }
 }
 
-// The maxima of several rows with the processor's maximum, which may drop a NaN and take -0 for +0. Returns false and
-// writes nothing where that could be. `out` may be x.
+// The maxima of several rows by the processor's maximum, which may drop a NaN and confuse -0 with +0. Returns false and
+// writes nothing where that could happen. `out` may alias x.
 template <int kRows, class C>
 HWY_INLINE bool QuickMaxima(const C* x, int64_t columns, C* out) {
   const Wide<C> d;
@@ -147,7 +147,7 @@ HWY_INLINE bool QuickMaxima(const C* x, int64_t columns, C* out) {
     for (int r = 0; r < kRows; ++r) {
       const auto v = hn::LoadU(d, x + r * columns + k);
       maxima[r] = hn::Max(maxima[r], v);
-      sums[r] = hn::Add(sums[r], v);  // NaN of a NaN
+      sums[r] = hn::Add(sums[r], v);  // NaN if any element is
     }
   }
   bool sure = true;
@@ -211,7 +211,7 @@ void FinishOf(int64_t columns, ComputeType<T>* lanes, T* out) {
   for (int64_t c = 0; c < columns; ++c) out[c] = Store<T>(lanes[c]);
 }
 
-// Calls f.template operator()<K>() with the kind's struct.
+// Calls f.template operator()<K>() with K the struct of the kind.
 template <class F>
 HWY_INLINE void VisitKind(ReduceKind kind, F&& f) {
   if (kind == ReduceKind::kSum) f.template operator()<Sum>();

@@ -14,11 +14,11 @@ using internal::ComputeType;
 using internal::Load;
 using internal::Store;
 
-// Elements that are computed together.
+// Elements that are processed together.
 constexpr int64_t kBlock = 128;
 
-// The windows of all axes but the last ones, along which each element is a window of its own: those are `inner`
-// neighbours.
+// The windows of all axes except trailing ones along which each element is its own window. Those axes form `inner`
+// adjacent elements.
 class Windows {
  public:
   explicit Windows(absl::Span<const WindowAxis> axes) {

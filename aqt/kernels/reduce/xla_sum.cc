@@ -17,9 +17,9 @@
 namespace aqt::kernels {
 namespace {
 
-constexpr int64_t kLibraryElements = 4096;  // from so many elements on XLA calls its library
+constexpr int64_t kLibraryElements = 4096;  // XLA calls its library from this many elements on
 
-// x, or a zero if it is a subnormal number. Those of f16 are normal ones of f32.
+// x, or a zero if x is subnormal. Subnormals of f16 are normal in f32.
 float Flushed(float x) { return std::abs(x) < std::numeric_limits<float>::min() ? std::copysign(0.0f, x) : x; }
 
 template <class T>
@@ -32,21 +32,21 @@ bool NeedsWindows(const Shape& shape) {
   return std::any_of(extents.begin(), extents.end(), [](int64_t n) { return n > kXlaWindow; });
 }
 
-// How many windows there are along each axis.
+// The number of windows along each axis.
 Shape WindowsOf(const Shape& shape) {
   Shape windows;
   for (const int64_t n : shape.extents()) windows.push_back(NumXlaWindows(n));
   return windows;
 }
 
-// Of the elements of one output, row-major. One element is not added to anything.
+// The sum of the elements of one output, row-major. A single element is not added to anything.
 template <class T>
 float SumOf(std::vector<float> values, Shape shape) {
   if (values.size() == 1) return values[0];
   while (NeedsWindows(shape)) {
     const Shape windows = WindowsOf(shape);
     std::vector<float> sums(static_cast<size_t>(windows.num_elements()), 0.0f);
-    // Row-major order within a window is that of the whole array.
+    // The row-major order within a window is that of the whole array.
     for (int64_t i = 0; i < shape.num_elements(); ++i) {
       int64_t rest = i, at = 0, stride = 1;
       for (int64_t axis = shape.rank() - 1; axis >= 0; --axis) {

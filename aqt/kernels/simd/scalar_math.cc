@@ -6,7 +6,7 @@
 namespace aqt::kernels {
 namespace {
 
-// ln 2 in two parts. The high part has 32 significant bits, so that its product with an exponent (11 bits) is exact.
+// ln 2 in two parts. The high part has 32 significant bits, so its product with an exponent (11 bits) is exact.
 constexpr double kLn2High = 0x1.62e42feep-1;
 constexpr double kLn2Low = 0x1.a39ef35793c76p-33;
 
@@ -25,7 +25,7 @@ double Exp(double x) {
   // x = k ln 2 + r, |r| <= 0.3466. Adding and subtracting 1.5 * 2^52 rounds to an integer.
   const double k = (x * 0x1.71547652b82fep0 + 0x1.8p52) - 0x1.8p52;
   const double r = (x - k * kLn2High) - k * kLn2Low;
-  // e^r = 1 + (r + r^2 q(r)), q the Taylor series 1/2! + r/3! + ... + r^11/13!; the rest is below 2^-57.
+  // e^r = 1 + (r + r^2 q(r)), with q the Taylor series 1/2! + r/3! + ... + r^11/13!; the remainder is below 2^-57.
   double q = 1.0 / 6227020800.0;
   q = q * r + 1.0 / 479001600.0;
   q = q * r + 1.0 / 39916800.0;
@@ -61,9 +61,9 @@ double Log(double x) {
     m *= 0.5;
     exponent += 1;
   }
-  // sqrt(1/2) <= m <= sqrt(2); f is exact. With s = f / (2 + f): ln(1 + f) = 2 atanh(s) = 2s + s * tail,
-  // tail = 2 s^2/3 + 2 s^4/5 + ...; |s| <= 0.1716, and the terms after s^22 add less than 2^-60. Because 2s = f - f^2/2
-  // + s f^2/2, the large term f enters exactly.
+  // sqrt(1/2) <= m <= sqrt(2); f is exact. With s = f / (2 + f): ln(1 + f) = 2 atanh(s) = 2s + s * tail, tail = 2 s^2/3
+  // + 2 s^4/5 + ...; |s| <= 0.1716, and the terms after s^22 add less than 2^-60. Since 2s = f - f^2/2 + s f^2/2, the
+  // large term f enters exactly.
   const double f = m - 1.0;
   const double s = f / (2.0 + f);
   const double z = s * s;

@@ -6,8 +6,8 @@
 namespace aqt::kernels {
 namespace {
 
-// Rows of this many columns (Cholesky: columns of this many rows) stay in the cache while the whole matrix streams by.
-// Results do not depend on it: every element is computed from the same numbers in the same order.
+// Rows with this many columns (in Cholesky, columns with this many rows) stay in cache while the whole matrix streams
+// past. Results do not depend on it: every element is computed from the same numbers in the same order.
 constexpr int64_t kBlock = 64;
 
 // Calls f(first, end) for blocks that cover [begin, end).

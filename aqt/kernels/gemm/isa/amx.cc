@@ -1,9 +1,9 @@
-// The kernels of AMX: s8 and bf16.
+// The AMX kernels for s8 and bf16.
 //
-// A tile register holds 16 rows of 64 bytes. A product of 32 x 32 takes all eight: four for sums, two for the 32 rows
-// of an lhs panel, two for the 32 columns of an rhs panel; a step over 64 bytes of k is four loads and four products.
-// The panels are stored so that a step is loaded as it lies: 32 rows of 64 bytes of the lhs, 16 groups of 128 bytes of
-// the rhs. Rows and columns beyond the end are zeros in the panels, so there is one configuration for all tiles.
+// A tile register holds 16 rows of 64 bytes. A 32 x 32 product uses all eight registers: four for sums, two for the 32
+// rows of an lhs panel, and two for the 32 columns of an rhs panel. A step over 64 bytes of k is four loads and four
+// products. Panels are stored so that a step is loaded directly: 32 rows of 64 bytes of the lhs, 16 groups of 128 bytes
+// of the rhs. Rows and columns beyond the end are zeros in the panels, so all tiles share one configuration.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -24,12 +24,12 @@ namespace aqt::kernels::internal {
 namespace {
 
 constexpr int64_t kRows = 32, kCols = 32;
-constexpr int64_t kStepBytes = 2048;  // of a panel of either side: 64 bytes of k for 32 rows
-constexpr int64_t kGroupBytes = 4 * kCols, kRhsStride = kGroupBytes;  // of the rhs, from group to group
-// Steps for which an rhs panel stays in L1 (48 KiB) while lhs panels stream past it: 16 KiB of each. With 16 steps L1
-// thrashes: 40 % slower at 1024^3.
+constexpr int64_t kStepBytes = 2048;  // per panel of either side: 64 bytes of k for 32 rows
+constexpr int64_t kGroupBytes = 4 * kCols, kRhsStride = kGroupBytes;  // of the rhs: size and distance of groups
+// With this many steps an rhs panel stays in L1 (48 KiB) while lhs panels stream past it: 16 KiB of each. With 16 steps
+// L1 thrashes: 40 % slower at 1024^3.
 constexpr int64_t kBlockSteps = 8;
-// A block of rows: its lhs panels (512 KiB) and the partial sums of one rhs panel (64 KiB) stay in L2.
+// Limits of a block of rows: its lhs panels (512 KiB) and the partial sums of one rhs panel (64 KiB) stay in L2.
 constexpr int32_t kAmxBlockRows = 512, kAmxBlockBytes = 512 << 10;
 
 constexpr TileConfig kConfig;
@@ -52,7 +52,7 @@ struct Bf16Ops {
 
 // Registers: sums 0 1 (rows 0-15; columns 0-15, 16-31), 2 3 (rows 16-31); lhs 4 5; rhs 6 7.
 
-// A macro, because GCC's intrinsics paste the numbers of registers.
+// A macro because GCC's intrinsics paste register numbers.
 #define AQT_TILE_MULTIPLY(sums, lhs, rhs) \
   if constexpr (Ops::kIsS8) {             \
     _tile_dpbssd(sums, lhs, rhs);         \
@@ -60,7 +60,7 @@ struct Bf16Ops {
     _tile_dpbf16ps(sums, lhs, rhs);       \
   }
 
-// Adds the products of `steps` steps; the lower rows only if kHalf.
+// Adds the products of `steps` steps; with kHalf, only for the upper 16 rows.
 template <class Ops, bool kHalf>
 AQT_AMX inline void AddSteps(const char* lhs, const char* rhs, int64_t steps) {
   for (; steps > 0; --steps, lhs += kStepBytes, rhs += kStepBytes) {
@@ -79,7 +79,7 @@ AQT_AMX inline void AddSteps(const char* lhs, const char* rhs, int64_t steps) {
 
 #undef AQT_TILE_MULTIPLY
 
-// Sums in memory are 32 x 32; `stride` in bytes.
+// Sums in memory are 32 x 32; `stride` is in bytes.
 template <bool kHalf>
 AQT_AMX inline void LoadSums(const void* sums) {
   const char* from = static_cast<const char*>(sums);
@@ -110,7 +110,7 @@ AQT_AMX inline void ZeroSums() {
 AQT_AMX inline __m512 LoadF32(const int32_t* sums) { return _mm512_cvtepi32_ps(_mm512_load_si512(sums)); }
 AQT_AMX inline __m512 LoadF32(const float* sums) { return _mm512_load_ps(sums); }
 
-// A subnormal number as a zero with its sign.
+// Turns a subnormal number into a zero of its sign.
 template <bool kFlush>
 AQT_AMX inline __m512 Flushed(__m512 x) {
   if constexpr (!kFlush) return x;
@@ -139,7 +139,7 @@ AQT_AMX inline void ScaleRows(const Acc* sums, int64_t rows, const TileScales& s
   }
 }
 
-// What happens to finished sums of full width.
+// How finished sums of full width become the output.
 enum class Finish { kStore, kScale, kGeneral };
 
 Finish FinishOf(const GemmArgs& args, GemmSums sums) {
@@ -153,7 +153,7 @@ Finish FinishOf(const GemmArgs& args, GemmSums sums) {
   return sums == GemmSums::kF32 && !scales && !epi.adds ? Finish::kStore : Finish::kScale;
 }
 
-// Panels of 4 bits as bytes, with zeros up to whole steps.
+// Expands 4-bit panels to bytes, with zeros up to whole steps.
 AQT_AMX inline void DecodeS4(const char* from, int64_t groups, char* to) {
   const __m512i low = _mm512_set1_epi8(15), sign = _mm512_set1_epi8(8);
   const int64_t pairs = (groups + 1) / 2;
@@ -167,11 +167,11 @@ AQT_AMX inline void DecodeS4(const char* from, int64_t groups, char* to) {
   }
   const int64_t padding = (PanelFormat::kStepGroups - 2 * pairs % PanelFormat::kStepGroups) % PanelFormat::kStepGroups;
   std::memset(to, 0, padding * kGroupBytes);
-  // GCC's loads of tiles do not say that they read memory.
+  // GCC's tile loads do not declare that they read memory.
   __asm__ volatile("" : : "r"(to) : "memory");
 }
 
-// GemmKernel::block.
+// Implements GemmKernel::block.
 template <class Ops>
 AQT_AMX void Block(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t n0, int64_t n1) {
   using Acc = typename Ops::Acc;
@@ -182,7 +182,7 @@ AQT_AMX void Block(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int6
   const int64_t lhs_panel_bytes = Ops::kLhs.PanelBytes(args.k), rhs_panel_bytes = Ops::kRhs.PanelBytes(args.k);
   const char* lhs = static_cast<const char*>(args.lhs) + b * args.lhs_batch_bytes + m0 / kRows * lhs_panel_bytes;
   const char* rhs = static_cast<const char*>(args.rhs) + b * args.rhs_batch_bytes + n0 / kCols * rhs_panel_bytes;
-  // Blocks of equal size, so that the last one is not a short remainder.
+  // Blocks have equal size, so that the last one is not a short remainder.
   const int64_t num_blocks = std::max<int64_t>(1, (steps + kBlockSteps - 1) / kBlockSteps);
   const int64_t block_steps = (steps + num_blocks - 1) / num_blocks;
   const int64_t whole_steps = kIsS4 ? steps : groups / kStepGroups;
@@ -198,7 +198,7 @@ AQT_AMX void Block(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int6
   alignas(64) Acc partial[kAmxBlockRows * kCols];
   alignas(64) Acc finished[kRows * kCols];
   alignas(64) char decoded[kIsS4 ? kBlockSteps * kStepBytes : 1];
-  alignas(64) char tail[kStepBytes];  // the groups after the last whole step; then zeros
+  alignas(64) char tail[kStepBytes];  // the groups after the last whole step, then zeros
   if (whole_steps < steps) std::memset(tail, 0, sizeof(tail));
 
   _tile_loadconfig(&kConfig);
@@ -207,7 +207,7 @@ AQT_AMX void Block(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int6
     const char* groups_of_rhs = rhs + Ops::kRhs.HeaderBytes();
     if (whole_steps < steps) {
       std::memcpy(tail, groups_of_rhs + whole_steps * kStepBytes, (groups - whole_steps * kStepGroups) * kGroupBytes);
-      // GCC's loads of tiles do not say that they read memory.
+      // GCC's tile loads do not declare that they read memory.
       __asm__ volatile("" : : "r"(tail) : "memory");
     }
     const Finish finish = cols == kCols ? full_finish : Finish::kGeneral;

@@ -1,4 +1,4 @@
-// The kernels of dot product instructions: s8 with AVX-VNNI and AVX-512 VNNI, bf16 with AVX-512 BF16.
+// The kernels based on dot product instructions: s8 with AVX-VNNI and AVX-512 VNNI, bf16 with AVX-512 BF16.
 #include "aqt/kernels/gemm/driver.h"
 #include "aqt/kernels/gemm/rows.h"
 #include "aqt/kernels/simd/target_highway.h"
@@ -15,7 +15,7 @@ HWY_BEFORE_NAMESPACE();
 namespace aqt::kernels {
 namespace HWY_NAMESPACE {
 
-// What the operands of all dot products have in common: groups of four bytes.
+// Common to the operands of all dot products: groups of four bytes.
 template <class T>
 struct FourByteGroups {
   using Acc = T;
@@ -29,8 +29,8 @@ struct FourByteGroups {
 };
 
 // vpdpbusd adds four u8 x s8 products (at most 4 * 255 * 128 in magnitude) to an s32 modulo 2^32, without saturation.
-// The lhs is stored as a + 128; the rhs panel's header, -128 * column sum, starts the accumulators and so removes the
-// offset.
+// The lhs is stored as a + 128. The header of the rhs panel, -128 * column sum, initializes the accumulators, which
+// removes the offset.
 template <PanelFormat::Element kRhsElement>
 struct VnniOps : FourByteGroups<int32_t> {
   static constexpr bool kIs512 = HWY_TARGET == HWY_AVX3;
@@ -44,7 +44,7 @@ struct VnniOps : FourByteGroups<int32_t> {
   static constexpr int64_t kBlockGroups = kIs512 ? 192 : 256;  // 24 or 16 KiB of rhs, 6 KiB of lhs
   static constexpr int64_t kOneBlockGroups = kIsS4 ? kBlockGroups : 256;
 
-  // A value of four bits in the high half of a byte is 16 times itself. There it needs no sign extension.
+  // A 4-bit value in the high half of a byte is 16 times the value. There it needs no sign extension.
   static constexpr int kRhsShift = kIsS4 ? 4 : 0;
 
   template <bool kWide, int kPart>
@@ -57,7 +57,7 @@ struct VnniOps : FourByteGroups<int32_t> {
     if constexpr (kPart == 0) both = hn::ShiftLeft<kRhsShift>(both);
     return hn::And(both, hn::Set(hn::ScalableTag<int32_t>(), static_cast<int32_t>(0xf0f0f0f0)));
   }
-  // Opaque to the compiler, which would load it again for each half.
+  // Opaque to the compiler, which would otherwise load it again for each half.
   static HWY_INLINE V LoadShared(const char* p) requires(kIsS4) {
     V v = Load(p);
 #if HWY_TARGET == HWY_AVX3
@@ -80,8 +80,8 @@ struct VnniOps : FourByteGroups<int32_t> {
     }
   }
 
-  // Assembly, because Highway 1.0.3 has VNNI only in AVX3_DL, which requires more than VNNI and whose attributes name
-  // another feature, and because GCC 12 copies accumulators around the intrinsic until two of them are spilled.
+  // Assembly for two reasons. Highway 1.0.3 has VNNI only in AVX3_DL, which requires more than VNNI and whose
+  // attributes name another feature. GCC 12 copies accumulators around the intrinsic until two of them are spilled.
   static HWY_INLINE V Step(V a, V b, V sum) {
 #if HWY_TARGET == HWY_AVX3
     __asm__("vpdpbusd %2, %1, %0" : "+v"(sum.raw) : "v"(a.raw), "v"(b.raw));
@@ -110,13 +110,13 @@ constexpr GemmKernel kS8xS4Vnni = internal::GemmOf<VectorTile<VnniOps<PanelForma
 #undef AQT_NAME
 
 #if HWY_TARGET == HWY_AVX3
-// vdpbf16ps adds two bf16 products to an f32, the odd one first, each with one rounding.
+// vdpbf16ps adds two bf16 products to an f32, the odd one first, with one rounding each.
 struct Bf16Ops : FourByteGroups<float> {
   static constexpr Target kTarget = Target::kAvx512 | Target{Capability::kAvx512Bf16};
   static constexpr int32_t kProductsPerCycle = HWY_MAX_BYTES;
   static constexpr bool kSumsAreNormal = true;
   static constexpr PanelFormat kLhs = internal::format::kDotBf16Lhs, kRhs = internal::format::kDotBf16Rhs;
-  static constexpr int64_t kBlockGroups = 192;  // rhs 24 KiB, lhs 9
+  static constexpr int64_t kBlockGroups = 192;  // rhs 24 KiB, lhs 9 KiB
   static constexpr int64_t kOneBlockGroups = 256;
   static constexpr int64_t kWideRhsElementBytes = 0;
 

@@ -1,4 +1,4 @@
-// Tiles in plain C++ with exactly the geometry and arithmetic of the SIMD tiles, for machines without SIMD and for
+// Tiles in plain C++ with exactly the geometry and arithmetic of the SIMD tiles. For machines without SIMD, and for
 // testing blocking, packing, tails and epilogues on any machine.
 #include <cmath>
 #include <cstdint>
@@ -83,7 +83,7 @@ struct EmulatedTile {
   }
 };
 
-// Arithmetic of the bf16 instructions: subnormal operands and results are zeros.
+// The arithmetic of the bf16 instructions: subnormal operands and results are zeros.
 float Flushed(float x) { return std::fabs(x) < 0x1p-126f ? std::copysign(0.0f, x) : x; }
 float FlushedFma(float a, float b, float c) { return Flushed(std::fma(Flushed(a), Flushed(b), Flushed(c))); }
 

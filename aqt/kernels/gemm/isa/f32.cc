@@ -27,8 +27,8 @@ struct FmaOps {
   static constexpr PanelFormat kRhs = {PanelFormat::Layout::kInterleaved, kRhsElement, false, HWY_MAX_BYTES / 2, 1};
   static constexpr int64_t kWideRhsElementBytes = 0;
   static constexpr bool kSumsAreNormal = false;
-  // The rhs of a block, 16 or 64 KiB, and 192 rows of the lhs, 384 KiB at most, stay in L2: the sums of a tile are
-  // written and read again less often than if the rhs stayed in L1.
+  // The rhs of a block, 16 or 64 KiB, and 192 lhs rows, at most 384 KiB, stay in L2. The sums of a tile are written and
+  // reread less often than if the rhs stayed in L1.
   static constexpr int64_t kBlockGroups = HWY_TARGET == HWY_AVX2 ? 256 : 512;
   static constexpr int64_t kOneBlockGroups = 1024;
 
@@ -80,7 +80,7 @@ HWY_AFTER_NAMESPACE();
 namespace aqt::kernels::internal {
 namespace {
 
-// Plain C++; multiplies, then adds.
+// Plain C++: multiplies, then adds.
 template <PanelFormat::Element kRhsElement>
 struct ScalarTile {
   static constexpr Target kTarget = Target::kScalar;

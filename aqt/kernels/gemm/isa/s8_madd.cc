@@ -1,4 +1,4 @@
-// The s8 kernels of SSE4, AVX2, and AVX-512 without VNNI.
+// The s8 kernels for SSE4, AVX2, and AVX-512 without VNNI.
 #include <iterator>
 
 #include "aqt/kernels/gemm/driver.h"
@@ -19,9 +19,9 @@ namespace aqt::kernels {
 namespace HWY_NAMESPACE {
 
 // Exact without VNNI: both sides are s16, and vpmaddwd adds the two products of a group (at most 2 * 128 * 128) in s32.
-// vpmaddubsw would do four at a time, but it saturates at 16 bits. Panels store the rhs as s8: half the bytes, which
-// decides the speed for few rows; for many rows, a block is widened once into L1. On a Zen 4 core at 512^3: 131 GOP/s
-// when widening in the inner loop, 142 from a widened panel, 148 from registers only.
+// vpmaddubsw would process four at a time, but it saturates at 16 bits. Panels store the rhs as s8: half the bytes,
+// which determines the speed for few rows. For many rows, a block is widened once into L1. On a Zen 4 core at 512^3:
+// 131 GOP/s when widening in the inner loop, 142 from a widened panel, 148 from registers only.
 template <PanelFormat::Element kRhsElement>
 struct MaddOps {
 #if HWY_TARGET == HWY_SSE4
@@ -54,7 +54,7 @@ struct MaddOps {
     return hn::PromoteTo(D16(), bytes);
   }
   static void Widen(const char* rhs, int64_t groups, char* wide) {
-    constexpr int64_t kElements = HWY_MAX_BYTES / 2, kGroup = 2 * kRhs.width;  // of a vector and of a group
+    constexpr int64_t kElements = HWY_MAX_BYTES / 2, kGroup = 2 * kRhs.width;  // per vector and per group
     const auto store = [](hn::Vec<D16> v, char* to) HWY_ATTR { hn::StoreU(v, D16(), reinterpret_cast<int16_t*>(to)); };
     for (int64_t g = 0; g < groups; g += kShared, rhs += kGroup, wide += kShared * 2 * kGroup) {
       for (int64_t i = 0; i < kGroup; i += kElements) {
@@ -66,7 +66,7 @@ struct MaddOps {
   static HWY_INLINE hn::Vec<D32> Step(hn::Vec<D16> a, hn::Vec<D16> b, hn::Vec<D32> sum) {
     hn::Vec<D32> unused = sum;
     hn::Vec<D32> result = hn::ReorderWidenMulAccumulate(D32(), a, b, sum, unused);
-    // Without this GCC reassociates the integer additions of several groups, and spills.
+    // Without this GCC reassociates the integer additions of several groups and spills.
     __asm__("" : "+v"(result.raw));
     return result;
   }
@@ -105,7 +105,7 @@ GemmRows S8MaddGemms() {
     &N_SSE4::kS8Madd,
     &N_SSE4::kS8xS4Madd,
 #endif
-    nullptr,  // an array of nothing is an error
+    nullptr,  // an empty array is an error
   };
   return GemmRows(kAll).first(std::size(kAll) - 1);
 }
