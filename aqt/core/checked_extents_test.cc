@@ -17,7 +17,7 @@ using ::aqt::testing::IsOk;
 
 constexpr int64_t kMax = std::numeric_limits<int64_t>::max(), kMin = std::numeric_limits<int64_t>::min();
 
-// Against 128-bit arithmetic, at the edges.
+// Compares with 128-bit arithmetic at the edges.
 TEST(CheckedInt, KnowsWhatFits) {
   const std::vector<int64_t> edges = {kMin,
                                       kMin + 1,
@@ -76,13 +76,13 @@ TEST(CheckShape, Edges) {
   }
 }
 
-// The count itself is checked, too: an overflow that nobody caught earlier must not become a small allocation.
+// The count itself is checked too: an overflow that was not caught earlier must not become a small allocation.
 TEST(ShapeDeathTest, NumElementsAbortsOnOverflow) {
   EXPECT_EQ((Shape{int64_t{1} << 40, int64_t{1} << 40, 0}).num_elements(), 0);
   EXPECT_EQ((Shape{kMax / 8}).num_elements(), kMax / 8);
   EXPECT_DEATH((Shape{int64_t{1} << 32, int64_t{1} << 32}).num_elements(), "num_elements");
   EXPECT_DEATH((Shape{kMax / 8 + 1}).num_elements(), "num_elements");
-  // Strides of a shape without elements mean nothing, but computing them is not undefined behaviour.
+  // The strides of an empty shape are meaningless, but computing them is not undefined behaviour.
   EXPECT_EQ(DenseStrides({0, int64_t{1} << 40, int64_t{1} << 40}).size(), 3u);
 }
 

@@ -72,7 +72,7 @@ TEST(MakeBackwardDotDims, MatMul) {
   EXPECT_EQ(drhs.to_operand, (Axes{1, 0}));  // the product is [N,K]
 }
 
-// Backward shapes: the product's extents, moved to the axes in to_operand, are the operand's extents.
+// The extents of the product, moved to the axes in to_operand, are the extents of the operand.
 TEST(MakeBackwardDotDims, ProductHasTheOperandsShape) {
   struct Case {
     DotDims dims;

@@ -63,8 +63,8 @@ TYPED_TEST(SmallFloatTest, EveryCodeDecodesToItsDefinitionAndBack) {
   }
 }
 
-// Between any two neighbours, values below the middle round down, the middle to the even code, values above round up.
-// For bf16 and f16, f32 cannot represent the doubles next to the middle, so rounding twice would be noticed.
+// Between any two neighbours, values below the midpoint round down, the midpoint to the even code, and values above it
+// up. For bf16 and f16, f32 cannot represent the doubles next to the midpoint, so rounding twice would be detected.
 TYPED_TEST(SmallFloatTest, RoundsOnceToNearestEvenBetweenAllNeighbours) {
   using T = TypeParam;
   const uint32_t sign = 1u << (8 * sizeof(T) - 1);
@@ -84,8 +84,8 @@ TYPED_TEST(SmallFloatTest, OverflowIsIeeeOrSaturating) {
   using T = TypeParam;
   const double max = MaxFinite(kDTypeOf<T>);
   const double step = max - ValueOf(RoundTo<T>(max).bits - 1, kSpec<T>);
-  const double middle = max + step / 2;  // where the next value would be the even neighbour or not
-  // The first value that overflows: the middle itself if the largest code is odd.
+  const double middle = max + step / 2;  // where rounding to the next code would start
+  // The first value that overflows: the midpoint itself if the largest code is odd.
   const bool odd = RoundTo<T>(max).bits & 1;
   const double first = odd ? middle : std::nextafter(middle, kInf);
   for (const double s : {1.0, -1.0}) {
@@ -106,7 +106,7 @@ TEST(DTypeTest, FastPathsEqualTheGeneralOne) {
     ASSERT_EQ(RoundToBFloat16(x), RoundTo<BFloat16>(x)) << u;
     ASSERT_EQ(RoundToFloat16(x), RoundTo<Float16>(x)) << u;
   };
-  for (uint32_t high = 0; high < 1u << 16; ++high) {  // each bf16 code and around its ties
+  for (uint32_t high = 0; high < 1u << 16; ++high) {  // each bf16 code and the values around its ties
     for (const uint32_t low : {0u, 1u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu}) check(high << 16 | low);
   }
   for (uint32_t high = 0; high < 1u << 19; ++high) {  // each f16 tie
@@ -161,7 +161,7 @@ TEST(DTypeTest, EveryNarrowIntegerGoesThroughEveryFloat) {
 }
 
 TEST(DTypeTest, S64RoundsOnce) {
-  // 2^24 + 1 + 2^-k ties: the f32 neighbour is chosen by bits that a conversion through f64 would lose.
+  // Ties plus a small amount: the f32 neighbour is decided by bits that a conversion through f64 would lose.
   const int64_t tie = (int64_t{1} << 62) + (int64_t{1} << 38);  // half a step of f32 at 2^62
   EXPECT_EQ((ConvertElement<float>(tie)), 0x1p62f);
   EXPECT_EQ((ConvertElement<float>(tie + 1)), 0x1p62f + 0x1p39f);

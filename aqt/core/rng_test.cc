@@ -9,7 +9,7 @@
 namespace aqt {
 namespace {
 
-// Known answers of Threefry-2x32 with 20 rounds (Random123's kat_vectors).
+// Known answers for Threefry-2x32 with 20 rounds (from Random123's kat_vectors).
 TEST(Threefry, KnownAnswers) {
   EXPECT_EQ(Threefry2x32({0, 0}, 0, 0), (std::array<uint32_t, 2>{0x6b200159u, 0x99ba4efeu}));
   EXPECT_EQ(Threefry2x32({0xffffffffu, 0xffffffffu}, 0xffffffffu, 0xffffffffu),
@@ -23,7 +23,7 @@ TEST(Key, OfSeed) {
   EXPECT_EQ(MakeKey(0x123456789abcdef0u), (Key{0x12345678u, 0x9abcdef0u}));
 }
 
-// The context keys of AQT for PRNGKey(0): split in three (fwd, dlhs, drhs), each in two (lhs, rhs).
+// The context keys of AQT for PRNGKey(0): split into three (fwd, dlhs, drhs), each into two (lhs, rhs).
 TEST(SplitKey, ContextKeysPartitionable) {
   const Key expected[3][2] = {{{4165894930u, 804218099u}, {1353695780u, 2116000888u}},
                               {{346279018u, 360566543u}, {3968330031u, 3923691647u}},
@@ -85,7 +85,7 @@ TEST(RandomBits, PartitionableNumberDependsOnItsIndexAlone) {
   }
 }
 
-// FIPS 197, appendix B: the first round of the example, whose bytes are written in the order of memory.
+// FIPS 197, appendix B: the first round of the example, with bytes in memory order.
 FastBits::Words WordsOf(const std::array<uint8_t, 16>& bytes) {
   FastBits::Words words = {};
   for (int i = 0; i < 16; ++i) words[i / 4] |= static_cast<uint32_t>(bytes[i]) << (8 * (i % 4));

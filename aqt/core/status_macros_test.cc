@@ -12,7 +12,7 @@ absl::StatusOr<int> Half(int x) {
   return x / 2;
 }
 
-// Twice on one line, as in a macro of the caller's or a lambda.
+// Two uses on one line, as in a caller's macro or a lambda.
 absl::StatusOr<int> SumOfHalves(int x, int y) {
   // clang-format off
   AQT_ASSIGN_OR_RETURN(const int a, Half(x)); AQT_ASSIGN_OR_RETURN(const int b, Half(y));

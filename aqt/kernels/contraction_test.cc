@@ -27,7 +27,7 @@ Array Random(DType dtype, const Shape& shape, uint64_t seed) {
   return Cast(std::move(builder).Build(), dtype);
 }
 
-// By Contract, and for dense operands also by a plan, which finds its memory filled with something.
+// Computes the product by Contract and, for dense operands, also by a plan whose memory starts with arbitrary contents.
 Array Product(const DotDims& dims, const ArrayRef& lhs, const ArrayRef& rhs, DType out_dtype) {
   ArrayBuilder out(out_dtype, DotOutputShape(dims, lhs.shape, rhs.shape));
   Contract(dims, lhs, rhs, out.ref());
@@ -43,7 +43,7 @@ Array Product(const DotDims& dims, const ArrayRef& lhs, const ArrayRef& rhs, DTy
   return product;
 }
 
-// Product compares the plan with Contract; numbers that are not finite and sums that are subnormal are rounded, too.
+// Product compares the plan with Contract. Non-finite numbers and subnormal sums are rounded too.
 TEST(ContractionTest, PlansRoundTheSumOnce) {
   Array a = Random(DType::kF32, {20, 70}, 21);
   const Array b = Random(DType::kF32, {70, 33}, 22);
@@ -63,7 +63,7 @@ TEST(ContractionTest, MatMul) {
   EXPECT_TRUE(BitEqual(Product(MatMulDims(), a, b, DType::kF32), Array::Of<float>({5, 11, 14, 23}, {2, 2})));
 }
 
-// The order that the header promises in f32 and f64, written out with one loop per index.
+// The order that the header promises for f32 and f64, written with one loop per index.
 template <class T>
 void ExpectOrder() {
   const DotDims dims = {.lhs_contracting = {3, 1}, .rhs_contracting = {0, 2}, .lhs_batch = {2}, .rhs_batch = {3}};
@@ -95,11 +95,11 @@ TEST(ContractionTest, OrderIsThatOfTheContractingAxes) {
   ExpectOrder<double>();
 }
 
-// More axes than the matrix kernels support.
+// Uses more axes than the matrix kernels support.
 TEST(ContractionTest, NineAxes) {
   const Array a = Random(DType::kF32, {2, 1, 2, 1, 3, 2, 1, 2, 2}, 7), b = Random(DType::kF32, {2, 2, 5}, 8);
   const DotDims dims = {.lhs_contracting = {7, 5}, .rhs_contracting = {1, 0}, .lhs_batch = {}, .rhs_batch = {}};
-  // The same with neighbouring axes merged.
+  // The same product with neighbouring axes merged.
   const DotDims joined = {.lhs_contracting = {3, 1}, .rhs_contracting = {1, 0}, .lhs_batch = {}, .rhs_batch = {}};
   const Array got = Product(dims, a, b, DType::kF32),
               want = Product(joined, *a.Reshaped({12, 2, 1, 2, 2}), b, DType::kF32);
@@ -118,7 +118,7 @@ TEST(ContractionTest, SmallFloatsSumInF32AndRoundOnce) {
         magnitude += std::fabs(Cast(a, DType::kF64).View<double>()[i / 5 * 300 + k] *
                                Cast(b, DType::kF64).View<double>()[k * 5 + i % 5]);
       }
-      // gemm_table.h: at most 302 roundings.
+      // At most 302 roundings, by gemm_table.h.
       EXPECT_LE(std::fabs(sums.View<float>()[i] - exact.View<double>()[i]), 303 * 0x1p-24 * magnitude);
     }
   }
@@ -144,7 +144,7 @@ TEST(ContractionTest, EmptyExtents) {
         Product(MatMulDims(), Array::Zeros(DType::kF32, {m, k}), Array::Zeros(DType::kF32, {k, n}), DType::kF32);
     EXPECT_TRUE(BitEqual(got, Array::Zeros(DType::kF32, {m, n})));
   }
-  // No operand has an element, however many rows it has: nothing is packed for them.
+  // The operands are empty, however many rows they have, so nothing is packed for those rows.
   const int64_t many = int64_t{1} << 40;
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kS8, DType::kS32, DType::kF64}) {
     const Array none = Array::Zeros(dtype, {0, 0}), rows = Array::Zeros(dtype, {0, many});

@@ -75,7 +75,7 @@ TEST(Target, SupportedTargetsAscendFromScalar) {
 #endif
 }
 
-// The variable is read once per process, and the BUILD file runs this test with several values.
+// The variable is read once per process, so the BUILD file runs this test with several values.
 TEST(Target, EnvironmentCapsTheChoice) {
   const char* variable = std::getenv("AQT_MAX_TARGET");
   const std::string text = variable == nullptr ? "" : variable;

@@ -19,7 +19,8 @@ TEST(ThreadPoolTest, CallsTheBodyOncePerIndex) {
     ThreadPool pool(threads);
     EXPECT_EQ(pool.NumThreads(), threads);
     for (int64_t n : {0, 1, 2, 6, 7, 8, 1000}) {
-      std::vector<int> calls(n);  // not atomic: bodies write disjoint memory, and the caller reads after all have ended
+      std::vector<int> calls(n);  // not atomic: bodies write disjoint memory, and the caller reads after all have
+                                  // finished
       pool.ParallelFor(n, [&](int64_t i) { ++calls[i]; });
       EXPECT_EQ(calls, std::vector<int>(n, 1)) << "threads " << threads << ", n " << n;
     }
@@ -61,7 +62,7 @@ TEST(ThreadPoolTest, BodiesRunAtTheSameTime) {
   EXPECT_EQ(arrived, 2);
 }
 
-// Each of two threads begins with its half of the indices, and ends when there are none left in the other half either.
+// Each of two threads starts with its half of the indices, and finishes when the other half has none left either.
 TEST(ThreadPoolTest, ThreadsBeginWithRangesOfTheirOwn) {
   ThreadPool pool(2);
   std::vector<std::thread::id> threads(7);
@@ -102,7 +103,7 @@ void UseCpus(const std::vector<int>& cpus) {
   ASSERT_EQ(sched_setaffinity(0, sizeof(set), &set), 0);
 }
 
-// Of the second of two threads.
+// The CPUs of the second of two threads.
 std::vector<int> CpusOfWorker(ThreadPool& pool) {
   std::vector<int> cpus;
   std::atomic<int> arrived = 0;
@@ -125,12 +126,12 @@ TEST(ThreadPoolTest, ThreadsThatWakeLeaveTheCallersCpuFree) {
     std::erase(others, cpu);
     std::vector<int> cpus;
     for (int i = 0; i < 1000 && cpus != others; ++i) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));  // until the second thread sleeps, too
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));  // until the second thread sleeps too
       cpus = CpusOfWorker(pool);
     }
     EXPECT_EQ(cpus, others);
   }
-  // A pool that may use only one CPU has no other for its threads.
+  // A pool that may use only one CPU has no other CPU for its threads.
   {
     ThreadPool pool_of_one_cpu(2);
     std::this_thread::sleep_for(std::chrono::milliseconds(2));

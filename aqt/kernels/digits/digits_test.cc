@@ -35,7 +35,7 @@ void PrintTo(const Case& c, std::ostream* os) {
       << " bits";
 }
 
-// Floats of very different sizes, zeros and subnormals among them, so that groups have one, two and three layers.
+// Floats of very different magnitudes, including zeros and subnormals, so that groups have one, two and three layers.
 std::vector<float> WildF32(int64_t n, uint32_t seed) {
   std::mt19937 rng(seed);
   std::normal_distribution<float> normal;
@@ -52,14 +52,14 @@ std::vector<float> WildF32(int64_t n, uint32_t seed) {
   return values;
 }
 
-// Weights that fit the bits.
+// Weights that fit `bits`.
 std::vector<int8_t> Weights(int64_t n, int bits, uint32_t seed) {
   std::vector<int8_t> values = RandomS8(n, seed);
   for (int8_t& v : values) v = static_cast<int8_t>(v >> (8 - bits));
   return values;
 }
 
-// Any value of a test, in memory.
+// The test values in their storage format.
 std::vector<char> Stored(const std::vector<float>& values, DType dtype) {
   std::vector<char> bytes(values.size() * SizeOf(dtype));
   for (size_t i = 0; i < values.size(); ++i) {
@@ -150,7 +150,7 @@ struct Problem {
   std::vector<float> scales;
 };
 
-// Equal bits; NaNs are equal to each other.
+// Requires equal bits; all NaNs are equal.
 void ExpectSame(const std::vector<float>& actual, const std::vector<float>& expected) {
   ASSERT_EQ(actual.size(), expected.size());
   for (size_t i = 0; i < actual.size(); ++i) {
@@ -224,7 +224,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{1, 4, 40, 1100, 512, 8}, Case{1, 2, 66, 700, 300, 4}, Case{1, 17, 65, 2100, 0, 8},
                     Case{1, 131, 70, 300, 64, 4}, Case{1, 131, 3, 128, 7, 8}, Case{2, 16, 64, 640, 0, 4},
                     Case{1, 79, 100, 256, 0, 2}, Case{1, 1, 640, 1024, 0, 4}, Case{3, 33, 65, 192, 0, 2},
-                    // Several blocks of rows are gone over together, also of different matrices.
+                    // Several blocks of rows are processed together, including blocks of different matrices.
                     Case{3, 130, 66, 128, 0, 4}, Case{4, 70, 66, 100, 50, 8, true}));
 
 // Row i has magnitudes up to 2^(i - 125), down to subnormal ones, and some, many or no zeros.
@@ -249,8 +249,8 @@ TEST(DigitsTest, RowsOfEveryExponentEqualTheReference) {
   }
 }
 
-// One row, and weights that do not stay in the caches: panels are gone over in pairs, and the last one by itself. With
-// one layer in each group, with several, and with elements that are not finite.
+// One row with weights that do not stay in the caches: panels are processed in pairs, and the last one alone. With one
+// layer per group, with several, and with non-finite elements.
 TEST(DigitsTest, OneRowOfLargeWeights) {
   ThreadPool pool(2);
   for (const int64_t scale_group : {0, 128}) {
@@ -272,8 +272,8 @@ TEST(DigitsTest, OneRowOfLargeWeights) {
   }
 }
 
-// Products with scales, and sums of them, that are subnormal count as zero; those that cannot be are not asked. Pairs
-// of elements of x with equal weights almost cancel, so that the sums are a few units.
+// With scales, subnormal products and subnormal sums count as zero; the check is skipped where they cannot occur. Pairs
+// of elements of x with equal weights almost cancel, so the sums are a few units.
 TEST(DigitsTest, TinyUnitsAndScales) {
   std::mt19937 random(7);
   for (const int unit : {0, -40, -50, -51, -52, -53, -60, -64, -80, -100, -126, -148}) {
@@ -311,7 +311,7 @@ struct IntegerProblem {
     for (float& unit : units) unit = std::abs(unit) + 0x1p-20f;
   }
 
-  // Units of [scale group, batch, row].
+  // Units are [scale group, batch, row].
   float Unit(int64_t g, int64_t b, int64_t m) const { return units[(g * floats.c.batch + b) * floats.c.m + m]; }
 
   std::vector<float> Expected() const {
@@ -342,7 +342,7 @@ struct IntegerProblem {
                       {.data = units.data(), .batch_stride = c.m, .group_stride = c.batch * c.m});
   }
 
-  Problem floats;  // of the weights
+  Problem floats;  // for the weights
   std::vector<int8_t> x;
   std::vector<float> units;
 };
@@ -407,7 +407,7 @@ TEST(IntegersInGroups, TinyUnitsAndScales) {
   }
 }
 
-// Operands whose axes are not contiguous, or several in one group.
+// Operands whose axes are not contiguous, or with several axes in a group.
 TEST(DigitsTest, TakesAnyStrides) {
   const Problem p({1, 20, 64, 256, 0, 4});
   const AlignedBytes panels = p.Panels();
@@ -420,7 +420,7 @@ TEST(DigitsTest, TakesAnyStrides) {
   EXPECT_TRUE(p.Panels(weights) == panels);
   ExpectSame(p.Run(BestTarget(), lhs, panels), p.Expected(p.x));
 
-  // k as [8, 32], the other order in memory: element (i, j) of k is at j * 8 + i.
+  // k is [8, 32] in the other memory order: element (i, j) of k is at j * 8 + i.
   for (int64_t r = 0; r < 64; ++r) {
     for (int64_t k = 0; k < 256; ++k) {
       q[r * 256 + k % 32 * 8 + k / 32] = p.q[r * 256 + k];
@@ -498,7 +498,7 @@ TEST(DigitsTest, KeepsTheKindOfInfiniteAndNanSums) {
   }
 }
 
-// Each scale group is a sum of its own: what is not finite in it, its zeros and its scale stay in it.
+// Each scale group is a separate sum: its non-finite elements, zeros and scale do not affect the others.
 TEST(DigitsTest, ScaleGroupsAreSumsOfTheirOwn) {
   for (const int64_t scale_group : {100, 256}) {
     SCOPED_TRACE(scale_group);
@@ -540,7 +540,7 @@ TEST(DigitsTest, SubnormalsAreZero) {
   }
 }
 
-// A sum of normal products that is subnormal is a zero with its sign, which the scale groups behind it may change.
+// A subnormal sum of normal products is a zero of its sign, which later scale groups may change.
 TEST(DigitsTest, SumsThatAreSubnormalKeepTheirSign) {
   Problem p({1, 1, 70, 300, 100, 4});
   std::fill(p.x.begin(), p.x.end(), 0.0f);
@@ -552,7 +552,7 @@ TEST(DigitsTest, SumsThatAreSubnormalKeepTheirSign) {
     p.q[n * 300 + 100] = -6;
     p.scales[n] = 0x1p-126f;
     p.scales[70 + n] = n % 3 == 0 ? 0x1.1p-126f : 0x1p-126f;  // 6 - 6.375, or 6 - 6
-    p.scales[140 + n] = scales[n % 2];                        // of products +0
+    p.scales[140 + n] = scales[n % 2];                        // products are +0
   }
   const std::vector<float> expected = p.Expected(p.x);
   EXPECT_EQ(expected[3], 0);
@@ -564,7 +564,7 @@ TEST(DigitsTest, SumsThatAreSubnormalKeepTheirSign) {
   }
 }
 
-// Powers of two at both ends of the range, exactly.
+// Powers of two at both ends of the range are exact.
 TEST(DigitsTest, TakesTheWholeRange) {
   for (const int exponent : {-126, -125, -110, -64, 0, 64, 104, 105, 110, 127}) {
     SCOPED_TRACE(exponent);
@@ -578,8 +578,8 @@ TEST(DigitsTest, TakesTheWholeRange) {
   }
 }
 
-// Short rows of elements that are far apart: what a layer drops goes to the next one, also where x / u or the rest is
-// not a normal number.
+// Short rows of elements that are far apart: the part that a layer drops goes to the next layer, even where x / u or
+// the rest is not a normal number.
 TEST(DigitsTest, ShortRowsOfAnyExponents) {
   for (const int64_t scale_group : {0, 20}) {
     Problem p({1, 600, 7, 40, scale_group, 8});
@@ -601,7 +601,7 @@ TEST(DigitsTest, ShortRowsOfAnyExponents) {
   }
 }
 
-// The largest magnitudes that three digits hold, and the next ones.
+// The largest magnitudes that fit three digits, and the next ones.
 TEST(DigitsTest, LargestDigits) {
   for (const float largest : {8355710.0f, 8355711.0f, 8355711.5f, 8355712.0f, 8388607.5f, 8388608.0f}) {
     for (const float sign : {1.0f, -1.0f}) {
@@ -614,14 +614,14 @@ TEST(DigitsTest, LargestDigits) {
   }
 }
 
-// d0 + 256 d1 around -32768, in all elements of a group: d2 is 126 and the unit 1.
+// d0 + 256 d1 near -32768 in all elements of a group: d2 is 126 and the unit 1.
 TEST(DigitsTest, LowDigitsThatNeedMoreThan16Bits) {
   for (const int bits : {8, 4, 2}) {
     for (const float first : {-32896.0f, -32832.0f, -32768.0f}) {
       SCOPED_TRACE(testing::Message() << bits << " bits, from " << first);
       Problem p({1, 3, 70, 128, 128, bits});
       for (size_t i = 0; i < p.x.size(); ++i) p.x[i] = 126 * 65536.0f + first + static_cast<float>(i % 128);
-      // Columns of the smallest weights, of the largest, and of others.
+      // Columns with the smallest weights, with the largest, and with others.
       const int8_t smallest = static_cast<int8_t>(-(1 << (bits - 1)));
       std::fill_n(p.q.begin(), 128, smallest);
       std::fill_n(p.q.begin() + 128, 128, static_cast<int8_t>(-1 - smallest));

@@ -1,4 +1,4 @@
-// The error of digits.h against sums in f64, beside that of an f32 loop.
+// The error of digits.h relative to f64 sums, compared with that of an f32 loop.
 
 #include <algorithm>
 #include <cmath>
@@ -29,11 +29,11 @@ struct DataCase {
   int cases;
 };
 
-// The root of the mean square error over the columns, divided by that of an f32 loop, is below 1 on average. (Not in
-// every single row: an outlier may come so late in the loop that few of its sums are large. Short rows show it most.)
+// On average, the root mean square error over the columns is below that of an f32 loop. (Not in every row: an outlier
+// may come so late in the loop that few of its sums are large. Short rows show this most.)
 constexpr double kMaxMeanRatio = 1;
 
-// One row of x, `kColumns` columns of q.
+// One row of x and `kColumns` columns of q.
 struct Sample {
   Sample(Data data, int64_t k, int bits, std::mt19937& rng) : x(k), q(k * kColumns) {
     std::normal_distribution<float> normal;
@@ -68,7 +68,7 @@ struct Sample {
   std::vector<int8_t> q;
 };
 
-// What digits.h promises, or a bit more: no layer has a larger A than its group.
+// The bound in digits.h, slightly relaxed: no layer has a larger A than its group.
 double Bound(const DigitFormat& format, const Sample& s, int64_t column) {
   const int8_t* q = s.q.data() + column * format.k;
   constexpr double kEps = 0x1p-24;
@@ -144,8 +144,8 @@ INSTANTIATE_TEST_SUITE_P(Data, DigitsErrorTest,
                                          DataCase{"OutliersMeetZeros", Data::kOutliersMeetZeros, 100}),
                          [](const auto& info) { return info.param.name; });
 
-// Short rows keep the error of a loop of f32 whatever the weights are, also where these are 0 at all large elements: k
-// eps times the sum of the magnitudes, and at least the roundings of three layers.
+// Short rows keep the error of an f32 loop whatever the weights are, even if the weights are 0 at all large elements: k
+// eps times the sum of the magnitudes, where k is at least the number of roundings of three layers.
 TEST(DigitsErrorTest, ShortRowsKeepTheErrorOfAnF32Loop) {
   std::mt19937 rng(5);
   std::normal_distribution<float> normal;

@@ -12,8 +12,8 @@
 namespace aqt::kernels {
 namespace {
 
-// Every number of f16 and of bf16, the numbers of f32 around each of them and around the middle between two, and NaNs
-// of several kinds, signaling ones, too.
+// Every f16 and bf16 number, the f32 numbers around each of them and around each midpoint, and NaNs of several kinds,
+// including signaling ones.
 std::vector<float> Numbers() {
   std::vector<float> numbers;
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {
@@ -33,7 +33,7 @@ void ExpectBitsOfConvertElement(const std::vector<From>& x) {
   std::vector<To> want(x.size()), got(x.size());
   for (size_t i = 0; i < x.size(); ++i) want[i] = ConvertElement<To>(x[i]);
   for (const Target target : SupportedTargets()) {
-    // Of any length, at any address.
+    // Any length and any address.
     for (const size_t skipped : {0, 1, 5}) {
       const size_t n = x.size() - 2 * skipped;
       got.assign(x.size(), To{});

@@ -127,13 +127,13 @@ TEST(LogicTest, TruthTables) {
 }
 
 TEST(BinaryTest, Floats) {
-  EXPECT_EQ(Binary1(BinaryKind::kAdd, 1.0f, 0x1p-24f), 1.0f);  // a tie goes to even
+  EXPECT_EQ(Binary1(BinaryKind::kAdd, 1.0f, 0x1p-24f), 1.0f);  // ties go to even
   EXPECT_EQ(Binary1(BinaryKind::kSub, 1.0, 3.0), -2.0);
   EXPECT_EQ(Binary1(BinaryKind::kMul, kInf, 2.0f), kInf);
   EXPECT_TRUE(std::isnan(Binary1(BinaryKind::kMul, kInf, 0.0f)));
   EXPECT_EQ(Binary1(BinaryKind::kDiv, 1.0f, 3.0f), 1.0f / 3.0f);
   EXPECT_EQ(Binary1(BinaryKind::kDiv, -1.0f, 0.0f), -kInf);
-  EXPECT_EQ(Binary1(BinaryKind::kMul, 0x1p-126f, 0.5f), 0x1p-127f);  // subnormals stay
+  EXPECT_EQ(Binary1(BinaryKind::kMul, 0x1p-126f, 0.5f), 0x1p-127f);  // subnormals are kept
 }
 
 TEST(BinaryTest, MaxAndMinKnowNanAndSignedZeros) {
@@ -274,7 +274,7 @@ T Reduced(T x, Precision precision) {
   return out;
 }
 
-// By the numbers: the mantissa is rounded as if the exponent had no bounds, then the exponent is looked at.
+// The definition: the mantissa is rounded as if the exponent were unbounded, then the exponent is checked.
 double ReducedReference(double x, const Precision& precision, int mantissa_of_dtype) {
   if (std::isnan(x) || std::isinf(x) || x == 0) return x;
   const int mantissa = std::min(precision.mantissa_bits, mantissa_of_dtype);
@@ -282,7 +282,7 @@ double ReducedReference(double x, const Precision& precision, int mantissa_of_dt
   std::frexp(x, &exponent);
   const double unit = std::ldexp(1.0, exponent - 1 - mantissa), scaled = x / unit;
   double rounded = std::nearbyint(scaled) * unit;
-  // With no mantissa bit a tie goes to the even exponent (with its bias, that of a double being odd like all others).
+  // With no mantissa bits a tie goes to the even biased exponent; the bias of a double is odd like all others.
   if (mantissa == 0 && std::fabs(scaled) == 1.5) rounded = std::copysign((exponent - 1) % 2 == 0 ? 2 : 1, x) * unit;
   const int reach = (1 << (precision.exponent_bits - 1)) - 1;
   if (std::fabs(rounded) >= std::ldexp(1.0, reach + 1))
@@ -291,7 +291,7 @@ double ReducedReference(double x, const Precision& precision, int mantissa_of_dt
   return rounded;
 }
 
-// Every normal code of the 16-bit types, for all formats that are narrower than the type.
+// Every normal code of the 16-bit types, for all formats narrower than the type.
 TEST(ReducePrecisionTest, AgreesWithTheReference) {
   for (int exponent_bits = 1; exponent_bits <= 7; ++exponent_bits) {
     for (int mantissa_bits = 0; mantissa_bits <= 11; ++mantissa_bits) {
@@ -312,7 +312,7 @@ TEST(ReducePrecisionTest, AgreesWithTheReference) {
   }
 }
 
-// Numbers from XLA on CPU.
+// Results recorded from XLA on CPU.
 TEST(ReducePrecisionTest, KnownNumbers) {
   const Precision e4m3{4, 3}, e5m2{5, 2};
   EXPECT_EQ(Reduced(248.0f, e4m3), kInf);

@@ -1,4 +1,4 @@
-// Errors of the functions, with the C library's long double as the reference, and equal bits on all targets.
+// Errors of the functions, relative to the C library's long double, and equal bits on all targets.
 
 #include <algorithm>
 #include <cmath>
@@ -29,7 +29,7 @@ std::vector<T> Map(UnaryKind kind, const std::vector<T>& x, Target target = Best
 }
 
 template <class T>
-struct Format;  // bits of precision, smallest exponent of frexp
+struct Format;  // bits of precision, and smallest exponent of frexp
 template <>
 struct Format<Float16> {
   static constexpr int kPrecision = 11, kMinExponent = -13;
@@ -53,7 +53,7 @@ double ToDouble(T x) {
   return ToFloat(x);
 }
 
-// Distance of `got` from `want` in units of the last place of T at `want`; 0 for equal infinities and two NaN. An
+// The distance of `got` from `want` in units of the last place of T at `want`; 0 for equal infinities and two NaNs. An
 // infinity counts as the number that follows the largest finite one.
 template <class T>
 double UlpError(T got, long double want) {
@@ -120,7 +120,7 @@ TEST(FunctionsTest, EveryF16AndBf16IsRoundedAsGoodAsOnce) {
   }
 }
 
-// Codes of f32 at an odd distance, so that all exponents and many mantissas occur.
+// f32 codes at an odd distance, so that all exponents and many mantissas occur.
 std::vector<float> CodesApart(uint32_t distance) {
   std::vector<float> x;
   for (uint64_t code = 0; code <= 0xffffffffu; code += distance) {
@@ -134,11 +134,11 @@ TEST(FunctionsTest, F32IsWithinItsBound) {
   for (const Function& function : kFunctions) {
     const double worst = WorstError(function, x);
     EXPECT_LE(worst, function.f32_ulp) << ToString(function.kind);
-    EXPECT_GE(worst, 0.49) << ToString(function.kind);  // the test does measure errors
+    EXPECT_GE(worst, 0.49) << ToString(function.kind);  // checks that the test does measure errors
   }
 }
 
-// Equal bytes, or both NaN.
+// Whether the bytes are equal, or both values are NaN.
 template <class T>
 ::testing::AssertionResult Same(const std::vector<T>& a, const std::vector<T>& b) {
   for (size_t i = 0; i < a.size(); ++i) {
@@ -150,7 +150,7 @@ template <class T>
   return ::testing::AssertionSuccess();
 }
 
-// Whatever the length of an array, and wherever in it an element stands.
+// For any array length and any position within the array.
 TEST(FunctionsTest, F32IsTheSameAloneAndInAVector) {
   std::vector<float> x = CodesApart(214999);
   for (const float v : CodesApart(1310719)) x.push_back(v);
@@ -164,7 +164,7 @@ TEST(FunctionsTest, F32IsTheSameAloneAndInAVector) {
   }
 }
 
-// With all exponents, subnormal numbers and the ends of the ranges.
+// All exponents, subnormal numbers and the ends of the ranges.
 TEST(FunctionsTest, F32IsTheSameOnAllTargets) {
   const std::vector<float> x = CodesApart(10007);
   for (const Function& function : kFunctions) {
@@ -175,7 +175,7 @@ TEST(FunctionsTest, F32IsTheSameOnAllTargets) {
   }
 }
 
-// Of both signs and all sizes from 2^-1074 to 2^1024, and from 2^-20 to 2^10 more densely.
+// Doubles of both signs and all magnitudes from 2^-1074 to 2^1024, more densely from 2^-20 to 2^10.
 std::vector<double> Doubles(int64_t n, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::uniform_real_distribution<double> any(-1074, 1024), middle(-20, 10);
@@ -201,7 +201,7 @@ TEST(FunctionsTest, F64IsWithinTheStatedBounds) {
   }
 }
 
-// Angles as close to multiples of pi/2 as doubles of their size can be, below and above the limit of the plain
+// Angles as close to multiples of pi/2 as doubles of their magnitude can be, below and above the limit of the plain
 // reduction, and the closest of all doubles (6381956970095103 * 2^797).
 TEST(FunctionsTest, SineAndCosineOfHardAngles) {
   std::vector<double> x = {0x1.6ac5b262ca1ffp+849, 1e22, 0x1p20, std::nextafter(0x1p20, 2e6), 0x1.fffffffffffffp+1023};
@@ -297,7 +297,7 @@ TEST(PowTest, IsWithinTheStatedBounds) {
   EXPECT_GE(worst_f32, 0.4);
 }
 
-// All pairs of special numbers, for which the C library's results are exact or within a unit in the last place.
+// All pairs of special numbers. The C library's results are exact for them, or within a unit in the last place.
 TEST(PowTest, SpecialCasesAreThoseOfC) {
   const double numbers[] = {
       0,       -0.0,      1,      -1,     2,          -2,         0.5,          -0.5,        3,
@@ -322,7 +322,7 @@ TEST(PowTest, SpecialCasesAreThoseOfC) {
 
 // ---- targets
 
-// Arrays of codes at random, and of moderate numbers; an odd length, so that there are tails.
+// Arrays of random codes and of moderate numbers. The odd length leaves tails.
 constexpr int64_t kLength = 1031;
 template <class T>
 std::vector<T> Codes(uint64_t seed) {

@@ -47,7 +47,7 @@ void RunOnce(const StripFunction& function, const StripCall& call, Target target
   FinishStreams();
 }
 
-// Values as a chain holds them in memory.
+// Values in the memory format of a chain.
 struct Values {
   Values(DType type, int64_t n) : dtype(type), bytes(n * SizeOf(type)) {}
   Values(DType type, const std::vector<float>& x) : Values(type, static_cast<int64_t>(x.size())) {
@@ -66,7 +66,7 @@ struct Values {
   std::vector<char> bytes;
 };
 
-// The slow reference beside a chain: every value as an array, by the kernels of elementwise.h.
+// The slow reference for a chain: every value as an array, computed by the kernels of elementwise.h.
 class Chain {
  public:
   Chain(int64_t rows, int64_t columns, uint32_t seed)
@@ -118,7 +118,7 @@ class Chain {
     }
   }
 
-  // The last value, and others. Sums of their rows, and of others' rows.
+  // Outputs the last value and some others, and the row sums of some values.
   void AddOutputs() {
     for (size_t i = 0; i < ids_.size(); ++i) {
       if (is_leaf_[i]) continue;
@@ -136,7 +136,7 @@ class Chain {
     }
   }
 
-  // All rows at once, and in two calls.
+  // Runs all rows at once, and in two calls.
   void Check() && {
     const StripFunction function = std::move(builder_).Build();
     for (const Target target : SupportedTargets()) {
@@ -152,7 +152,7 @@ class Chain {
         if (::testing::Test::HasFatalFailure()) return;
       }
       if (has_sums_) continue;
-      // Some columns after the other.
+      // Runs a few columns at a time.
       std::vector<std::vector<char>> got;
       for (const Values* output : outputs_) got.emplace_back(output->bytes.size() + 1, char{7});
       for (int64_t first = 0, count; first < columns_; first += count) {
@@ -165,7 +165,7 @@ class Chain {
     }
   }
 
-  // Outputs are written past the caches where that is possible.
+  // Outputs bypass the caches where possible.
   void Stream() { streamed_ = ~uint32_t{0}; }
 
   int num_steps() const { return builder_.num_steps(); }
@@ -177,7 +177,7 @@ class Chain {
     std::vector<void*> outputs;
     StripCall call;
   };
-  // Of `rows` rows from `first` on.
+  // A call for `rows` rows starting at `first`.
   Call CallOf(absl::Span<std::vector<char>> outputs, int64_t first, int64_t rows) const {
     Call of;
     for (const auto& [values, is_row] : arrays_) {
@@ -189,7 +189,7 @@ class Chain {
     return of;
   }
 
-  // Of all rows, and `count` columns from `first` on.
+  // A call for all rows and `count` columns starting at `first`.
   Call BlockOf(absl::Span<std::vector<char>> outputs, int64_t first, int64_t count) const {
     Call of = CallOf(outputs, 0, rows_);
     const auto at = [&](const Values& values) { return first * SizeOf(values.dtype); };
@@ -212,7 +212,7 @@ class Chain {
 
   void AddArray(const Values& values, bool is_row) { arrays_.push_back({&values, is_row}); }
 
-  // A condition that is computed or given, and one to three selections by it.
+  // A computed or given condition, and one to three selections by it.
   void AddSelects() {
     const size_t x = Pick(), y = PickLike(x);
     const auto kind = static_cast<CompareKind>(random_() % kNumCompareKinds);
@@ -238,7 +238,7 @@ class Chain {
     }
   }
 
-  // The same bytes, but for those of a NaN.
+  // Requires equal bytes, except for NaNs.
   void CheckOutput(const Values& want, const std::vector<char>& got, Target target) {
     if (want.dtype == DType::kBool) {
       ASSERT_EQ(std::memcmp(want.data(), got.data(), want.bytes.size()), 0) << "bool, " << ToString(target);
@@ -266,14 +266,14 @@ class Chain {
     return kDTypes[random_() % std::size(kDTypes)];
   }
   size_t Pick() { return random_() % 2 == 0 ? ids_.size() - 1 : random_() % ids_.size(); }
-  // Perhaps the same.
+  // May return `other` itself.
   size_t PickLike(size_t other) {
     for (int i = 0; i < 8; ++i) {
       if (const size_t x = Pick(); values_[x].dtype == values_[other].dtype) return x;
     }
     return other;
   }
-  // Of the next id.
+  // The value of the next id.
   void* NewValue(DType dtype) { return values_.emplace_back(dtype, n_).data(); }
   void AddId(int id, bool is_leaf) {
     ids_.push_back(id);
@@ -336,7 +336,7 @@ TEST(StripTest, AnOutputMayBeAnArrayThatIsNotReadAgain) {
   EXPECT_EQ(x, want);
 }
 
-// The first output overwrites what the second one's operand reads.
+// The first output overwrites the array that an operand of the second one reads.
 TEST(StripTest, StepsAheadOfAnOutputReadBeforeItIsWritten) {
   std::vector<float> x(300), twice(300), x_want(300), twice_want(300);
   for (int i = 0; i < 300; ++i) x[i] = static_cast<float>(i), x_want[i] = -x[i], twice_want[i] = std::sqrt(x[i] + x[i]);
@@ -352,8 +352,8 @@ TEST(StripTest, StepsAheadOfAnOutputReadBeforeItIsWritten) {
   EXPECT_EQ(twice, twice_want);
 }
 
-// x times up to two numbers, y times one or two, then their sum or difference: joined steps. In half
-// of the variants -x is in place of x, and its product is an output, too.
+// x times up to two numbers, and y times one or two, then their sum or difference: fused steps. In half of the variants
+// -x replaces x, and its product is also an output.
 TEST(StripTest, SumsOfProductsByNumbers) {
   constexpr int kCount = 333;
   const float numbers[] = {1.7f, 0.3f, 1.1f, 0.9f};
@@ -407,8 +407,8 @@ TEST(StripTest, SumsOfProductsByNumbers) {
   }
 }
 
-// Integers x from 2^23 below 2^24 for which x / n, of such an n, is nearest to the middle of two floats:
-// x 2^e = m n + s for an odd m of e + 1 bits, where e is 24 or 25, and a small s that is not 0.
+// Integers x from 2^23 to below 2^24 for which x / n, for such an n, is nearest to the midpoint of two floats: x 2^e =
+// m n + s for an odd m of e + 1 bits, where e is 24 or 25, and a small nonzero s.
 std::vector<float> HardDividends(uint32_t n) {
   constexpr int kMostOfS = 8;
   const int zeros = std::countr_zero(n);
@@ -431,8 +431,8 @@ std::vector<float> HardDividends(uint32_t n) {
   return dividends;
 }
 
-// Of the hardest dividends, and of others, for each kStep-th significand of a divisor. With a kStep of 1 it takes one
-// to two minutes, and passes.
+// Tests the hardest dividends and others, for each kStep-th significand of a divisor. With a kStep of 1 it takes one to
+// two minutes, and passes.
 TEST(StripTest, QuotientsByANumberAreRoundedOnce) {
   constexpr int64_t kColumns = 256, kRows = 64;
   constexpr uint32_t kStep = 2039;
@@ -443,7 +443,7 @@ TEST(StripTest, QuotientsByANumberAreRoundedOnce) {
   by_step.Output(by_step.Binary(BinaryKind::kDiv, negative, by_step.Number(/*per_row=*/true)));
   const StripFunction functions[] = {std::move(by_array).Build(), std::move(by_step).Build()};
   std::vector<float> x(kRows * kColumns), n(kRows), want(x.size()), got(x.size());
-  // From 2^-64 to 2^64, or from `least` on; a little more than QuotientsBy takes.
+  // From 2^-64 to 2^64, or starting at `least`; slightly beyond the range of QuotientsBy.
   const auto scale = [&](int least) {
     return std::ldexp(random() % 2 == 0 ? 1.0f : -1.0f, least + static_cast<int>(random() % (65 - least)));
   };

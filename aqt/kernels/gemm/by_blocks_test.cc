@@ -1,4 +1,4 @@
-// Products that pack their operands in blocks, and the packing of blocks, against whole panels.
+// Products that pack their operands in blocks, and the packing of blocks, compared with whole panels.
 
 #include <algorithm>
 #include <cstdint>
@@ -40,7 +40,7 @@ class Random {
   std::mt19937_64 rng_{7};
 };
 
-// Bytes that are numbers of `dtype`: of floats one in seven is subnormal.
+// The bytes of numbers of `dtype`; for floats, one in seven is subnormal.
 std::vector<char> Values(DType dtype, bool small, int64_t n) {
   std::vector<char> bytes(n * SizeOf(dtype));
   if (dtype == DType::kS8) {
@@ -66,13 +66,13 @@ DType DTypeOf(Element element) {
   return element == Element::kBF16 ? DType::kBF16 : DType::kS8;
 }
 
-// Windows of 2 x 3 over images, and the same elements as a dense operand. Either the places of the windows are the rows
-// and their elements k, or the other way round.
+// Windows of 2 x 3 over images, and the same elements as a dense operand. Either the window positions are the rows and
+// their elements k, or vice versa.
 struct Windows {
   int64_t height, width, channels, stride;
   bool places_are_rows;
-  int64_t images = 1;            // of a matrix
-  bool walks_backwards = false;  // the windows, as for gradients
+  int64_t images = 1;            // per matrix
+  bool walks_backwards = false;  // windows in reverse order, as for gradients
 
   int64_t ImageElements() const { return (height + 1) * (width * stride + 2) * channels; }
   int64_t NumElements(int64_t batch) const { return batch * images * ImageElements(); }
@@ -101,7 +101,7 @@ Windows DrawWindows(Random& random, bool places_are_rows) {
           places_are_rows};
 }
 
-// [batch, rows, k, 2]: each element twice, so that the elements are not side by side.
+// [batch, rows, k, 2]: each element twice, so that elements are not adjacent.
 std::vector<char> Gathered(const Operand& x) {
   const int64_t size = SizeOf(x.dtype);
   std::vector<char> dense;
@@ -165,7 +165,8 @@ class GemmBlocksTest : public ::testing::Test {
  protected:
   enum class Way { kByBlocks, kByLines, kLongK };
 
-  // The product of windows and a random matrix, with its columns or its rows side by side. False if it does not run.
+  // Compares the product of windows and a random matrix that has contiguous columns or rows. Returns false if it does
+  // not run.
   bool Compare(const GemmKernel& kernel, const Windows& windows, int64_t batch, int64_t n, Way way,
                Executor* executor) {
     const DType lhs_dtype = DTypeOf(kernel.lhs.element), rhs_dtype = DTypeOf(kernel.rhs.element);
@@ -234,7 +235,7 @@ TEST_F(GemmBlocksTest, ManyBlocksGiveTheBitsOfPackedPanels) {
   }
 }
 
-// Rows of a k that is cut, in whole lines and not, and more columns than have their sums in L2.
+// Rows with a k that is split, in whole lines and not, and more columns than have their sums in L2.
 TEST_F(GemmBlocksTest, RowsOfALongKGiveTheBitsOfPackedPanels) {
   ThreadPool threads(2);
   int kernels = 0;
@@ -272,7 +273,7 @@ TEST_F(GemmBlocksTest, ByLinesGivesTheBitsOfPackedPanels) {
   }
 }
 
-// Rows of a run that take several blocks, many runs in a block, and sums over k in parts.
+// A run whose rows take several blocks, many runs in a block, and partial sums over k.
 TEST_F(GemmBlocksTest, LinesOfLargeWindows) {
   ThreadPool threads(2);
   for (const GemmKernel* kernel : AllGemmKernels()) {
@@ -309,7 +310,7 @@ TEST_F(GemmBlocksTest, SumsThatExceedL2AreMadeInParts) {
   }
 }
 
-// Packed on both sides, an empty k gives zeros.
+// With both sides packed, an empty k gives zeros.
 TEST_F(GemmBlocksTest, LongKOfNothingIsZero) {
   for (const GemmKernel* kernel : AllGemmKernels()) {
     if (!CanRunLongK(*kernel)) continue;

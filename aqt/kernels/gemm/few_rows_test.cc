@@ -23,14 +23,14 @@ struct Case {
   bool rhs_in_place;  // rows of the rhs have stride 1
 };
 
-// RandomF32 with zeros, and with values that are subnormal.
+// RandomF32 with some zeros and subnormal values.
 std::vector<float> Values(int64_t n, uint32_t seed) {
   std::vector<float> values = RandomF32(n, seed);
   for (int64_t i = 0; i < n; i += 7) values[i] = i % 3 == 0 ? -1e-40f : i % 3 == 1 ? -0.0f : 3e-39f;
   return values;
 }
 
-// Of f32 with FMA, on this machine.
+// The f32 kernels with FMA on this machine.
 std::vector<const GemmKernel*> Kernels() {
   std::vector<const GemmKernel*> kernels;
   for (const GemmKernel* kernel : AllGemmKernels()) {
@@ -44,7 +44,7 @@ std::vector<const GemmKernel*> Kernels() {
 
 class FewRowsTest : public ::testing::Test {
  protected:
-  // The product by both ways.
+  // Computes the product both ways and compares.
   void Compare(const GemmKernel& kernel, const Case& c, Epilogue epilogue, Executor* executor, bool zeros = true) {
     const std::vector<float> x = Values(c.batch * c.m * c.k, 1), w = Values(c.batch * c.n * c.k, 2);
     const Operand lhs = Operand::Dense(x.data(), DType::kF32, c.m, c.k, c.batch);

@@ -41,11 +41,11 @@ const Shape kShapes[] = {
     {1, 11, 48, 65},  {1, 12, 64, 67},  {1, 13, 37, 127}, {3, 6, 16, 16},     {2, 37, 65, 129},
     {1, 2, 3, 257},   {1, 3, 19, 769},  {1, 7, 40, 1023}, {1, 8, 32, 1024},   {1, 17, 35, 1025},
     {2, 5, 18, 1537}, {1, 1, 7, 2081},  {1, 200, 3, 9},   {1, 193, 17, 1601}, {1, 131, 133, 3001},  // chunks of columns
-    {1, 1, 133, 643}, {2, 1, 64, 1100}, {1, 4, 70, 3001}, {1, 30, 40, 1700},  // panels in pairs, and what is fetched
-    {1, 1, 250, 643}, {1, 1, 226, 129}, {1, 30, 70, 500},  // seven panels of a row, long and short; one block of f32
+    {1, 1, 133, 643}, {2, 1, 64, 1100}, {1, 4, 70, 3001}, {1, 30, 40, 1700},  // panels in pairs, and prefetching
+    {1, 1, 250, 643}, {1, 1, 226, 129}, {1, 30, 70, 500},  // seven panels of one row, long and short; one block of f32
 };
 
-// The rows of the table with these sums and this element in both panels' values.
+// The rows of the table with these sums and, for floats, these elements.
 std::vector<const GemmKernel*> Rows(GemmSums sums, PanelFormat::Element lhs, PanelFormat::Element rhs) {
   std::vector<const GemmKernel*> rows;
   for (const GemmKernel* kernel : AllGemmKernels()) {
@@ -87,7 +87,7 @@ struct Product {
   GemmArgs args;
 };
 
-// Any values that the rhs of the kernel holds.
+// Random values that the rhs of the kernel can represent.
 std::vector<int8_t> RandomRhs(const GemmKernel& kernel, int64_t n, uint32_t seed) {
   std::vector<int8_t> values = RandomS8(n, seed);
   if (kernel.rhs.element == Element::kS4) {
@@ -121,7 +121,7 @@ TEST_P(GemmS8Test, LargestSumsAreExactAndLargerOnesWrap) {
                         Case{kMaxExactSymmetricK, -127, 127, -2147479576},
                         Case{kMaxExactK + 1, -128, -128, std::numeric_limits<int32_t>::min()}}) {
     const Shape s = {1, 2, 2, c.k};
-    const bool is_s4 = kernel.rhs.element == Element::kS4;  // then the rhs is -8 or 7
+    const bool is_s4 = kernel.rhs.element == Element::kS4;  // the rhs is then -8 or 7
     const int8_t right = is_s4 ? static_cast<int8_t>(c.rhs >> 4) : c.rhs;
     const int32_t want = is_s4 ? static_cast<int32_t>(c.k) * c.lhs * right : c.want;
     const std::vector<int8_t> lhs(2 * c.k, c.lhs), rhs(2 * c.k, right);
@@ -131,7 +131,7 @@ TEST_P(GemmS8Test, LargestSumsAreExactAndLargerOnesWrap) {
   }
 }
 
-// s.batch * s.m > 5.
+// Requires s.batch * s.m > 5.
 void ExpectEpilogues(const GemmKernel& kernel, const Shape& s) {
   const std::vector<int8_t> lhs = RandomS8(s.batch * s.m * s.k, 3), rhs = RandomRhs(kernel, s.batch * s.n * s.k, 4);
   std::vector<int32_t> sums(s.batch * s.m * s.n);
@@ -149,7 +149,7 @@ void ExpectEpilogues(const GemmKernel& kernel, const Shape& s) {
     epi.rhs_first = scales >= 6;
     epi.lhs_scale = scales % 2 == 1 ? lhs_scale.data() : nullptr;
     epi.rhs_scale = scales / 2 % 3 != 0 ? rhs_scale.data() : nullptr;
-    if (scales / 2 % 3 == 2) {  // one scale for a side, shared by the whole batch
+    if (scales / 2 % 3 == 2) {  // one scale per side, shared by the whole batch
       epi.lhs_stride = 0;
     } else {
       epi.lhs_batch_stride = s.m;
@@ -193,7 +193,7 @@ TEST_P(GemmS8Test, EpilogueRoundsEachStepInOrder) {
 
 TEST_P(GemmS8Test, SumsThatF32CannotHoldAreRoundedToNearestEven) {
   const GemmKernel& kernel = *GetParam();
-  // Sums 2^24 + {0 .. 3}: equal products, 1024 * 128 * 128 or 16384 * 128 * 8, and another one.
+  // Sums 2^24 + {0 .. 3}: equal products, 1024 * 128 * 128 or 16384 * 128 * 8, plus one other product.
   const bool is_s4 = kernel.rhs.element == Element::kS4;
   const Shape s = {1, 1, 32, is_s4 ? 16385 : 1025};
   std::vector<int8_t> lhs(s.k, -128), rhs(s.n * s.k, is_s4 ? -8 : -128);
@@ -215,7 +215,7 @@ TEST_P(GemmS8Test, WritesAnyLayoutAndNothingElse) {
     AxisGroup batch, rows, cols;
     int64_t start;
   };
-  AxisGroup split_rows, split_cols;  // rows 3 x 4, columns 2 x 17, as if other axes lay between them
+  AxisGroup split_rows, split_cols;  // rows 3 x 4, columns 2 x 17, as if other axes were between them
   split_rows.Append(3, 2 * 17 * 4 * 2);
   split_rows.Append(4, 17);
   split_cols.Append(2, 17 * 4);
@@ -252,7 +252,7 @@ TEST_P(GemmS8Test, WritesAnyLayoutAndNothingElse) {
   }
 }
 
-// The matrices of a batch, added up one after the other.
+// The matrices of a batch, accumulated in order.
 void ExpectAdds(const GemmKernel& kernel, const Shape& s, const std::vector<int8_t>& lhs,
                 const std::vector<int8_t>& rhs) {
   const std::vector<float> lhs_scale = RandomF32(s.batch * s.m, 55), rhs_scale = RandomF32(s.n, 56);
@@ -295,7 +295,7 @@ TEST_P(GemmS8Test, AddsTheMatricesOfABatch) {
   }
 }
 
-// A sum that is subnormal becomes a zero, if that is asked for: of one column, and of whole panels.
+// A subnormal sum becomes a zero on request, in a single column and in whole panels.
 TEST_P(GemmS8Test, AddsAndFlushes) {
   const GemmKernel& kernel = *GetParam();
   const float scale = -0x1.8p-126f;
@@ -382,13 +382,13 @@ TEST(GemmTableTest, EachTargetHasItsKernels) {
       EXPECT_EQ(name(c.target, f32, rows), c.f32);
       EXPECT_EQ(name(c.target, weights, rows), "f32xs8" + c.f32.substr(3));
     }
-    // 4 bits are kept where that pays: ahead of time.
+    // 4 bits are kept where that pays off: if the rhs is packed ahead.
     if (c.target != Target::kScalar) {
       EXPECT_EQ(name(c.target, s4, 1), c.s8_row);
       EXPECT_EQ(name(c.target, s4_ahead, 1), "s8xs4" + c.s8_row.substr(2));
       EXPECT_EQ(name(c.target, s4_ahead, 4096), "s8xs4" + c.s8.substr(2));
     }
-    // Panels of an rhs serve any number of rows.
+    // The panels of an rhs work for any number of rows.
     for (const GemmTypes& types : {s8, s4_ahead}) {
       for (int64_t rows = 1; rows < 100; ++rows) {
         EXPECT_EQ(ChooseGemm(types, c.target, rows).rhs, ChooseGemm(types, c.target, 1).rhs) << c.target << " " << rows;
@@ -413,7 +413,7 @@ TEST(GemmTableTest, EmulatedTilesHaveTheGeometryOfTheRealOnes) {
   }
 }
 
-// More rows than fit L2 with this k are summed in chunks of columns, block of k by block of k. A few rows are not.
+// More rows than fit L2 with this k are summed in chunks of columns, one block of k at a time. A few rows are not.
 TEST(GemmTableTest, ChunksOfColumnsChangeNothing) {
   const Shape all = {1, 131, 133, 3001}, few = {1, 7, 133, 3001};
   const std::vector<float> lhs = RandomF32(all.m * all.k, 51), rhs = RandomF32(all.n * all.k, 52);
@@ -450,7 +450,7 @@ TEST_P(GemmF32Test, ErrorsStayBelowTheBound) {
     std::vector<double> want(s.batch * s.m * s.n), magnitude(want.size());
     ReferenceGemmF32(s.batch, s.m, s.n, s.k, lhs.data(), rhs.data(), want.data(), magnitude.data());
     const std::vector<float> got = Product(kernel, s, DType::kF32, lhs.data(), rhs.data()).Run<float>(kernel);
-    // gemm_table.h: k + 1 roundings, each with a relative error of at most 2^-24.
+    // At most k + 1 roundings, by gemm_table.h, each with a relative error of at most 2^-24.
     const double steps = static_cast<double>(s.k + 1) * 0x1p-24, bound = steps / (1 - steps);
     for (size_t i = 0; i < got.size(); ++i) {
       ASSERT_LE(std::fabs(got[i] - want[i]), bound * magnitude[i]) << ::testing::PrintToString(s) << ", element " << i;
@@ -491,7 +491,7 @@ TEST_P(GemmF32Test, SumsAreStepsInTheOrderOfK) {
     for (int64_t k = 0; k < s.k; ++k) {
       const float a = lhs[i / s.n * s.k + k], b = rhs[i % s.n * s.k + k];
       if (kernel.target == Target::kScalar) {
-        volatile float product = a * b;  // two roundings, whatever this file's flags say
+        volatile float product = a * b;  // two roundings, whatever the compiler flags of this file
         sum += product;
       } else {
         sum = std::fma(a, b, sum);
@@ -619,7 +619,7 @@ std::vector<BFloat16> RandomBf16(int64_t n, uint64_t seed) {
   return values;
 }
 
-// The sum of one element as gemm_table.h says.
+// The sum of one element as specified in gemm_table.h.
 float Bf16Sum(const GemmKernel& kernel, const BFloat16* lhs, const BFloat16* rhs, int64_t k) {
   const auto flushed = [](float x) { return std::fabs(x) < 0x1p-126f ? std::copysign(0.0f, x) : x; };
   const auto fma = [&](int64_t i, float sum) {

@@ -1,4 +1,4 @@
-// Outputs that full tiles write in registers: bf16 and s32, for each number of rows that a tile has.
+// Outputs that full tiles write in registers: bf16 and s32, for each row count of a tile.
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -17,13 +17,13 @@
 namespace aqt::kernels {
 namespace {
 
-constexpr int64_t kN = 70, kK = 37;  // full tiles and a rest
+constexpr int64_t kN = 70, kK = 37;  // full tiles and a remainder
 constexpr int64_t kRowStride = 100;
 constexpr uint16_t kUntouched = 0x1234, kPositiveNan = 0x7fc0;
 
 class GemmOutputTest : public ::testing::TestWithParam<const GemmKernel*> {
  protected:
-  // Runs the product of `rows` rows into rows of an output that are kRowStride elements apart.
+  // Runs the product of `rows` rows into output rows that are kRowStride elements apart.
   template <class T>
   std::vector<T> Run(int64_t rows, const AlignedBytes& lhs, const AlignedBytes& rhs, const Epilogue& epilogue,
                      T untouched) {
@@ -50,7 +50,7 @@ class GemmOutputTest : public ::testing::TestWithParam<const GemmKernel*> {
   AlignedBytes PackedRhs(const void* values, DType dtype) const {
     return Packed(kernel().target, kernel().rhs, Operand::Dense(values, dtype, kN, kK));
   }
-  // Integers that every kernel of s8 or s4 takes.
+  // Integers that every s8 or s4 kernel supports.
   static std::vector<int8_t> Integers(int64_t n, uint32_t seed) {
     std::vector<int8_t> values = RandomS8(n, seed);
     for (int8_t& v : values) v = static_cast<int8_t>(v >> 4);
@@ -58,7 +58,7 @@ class GemmOutputTest : public ::testing::TestWithParam<const GemmKernel*> {
   }
 };
 
-// Where the epilogue has one rounding, bf16 is the f32 result, rounded.
+// If the epilogue rounds once, the bf16 result is the rounded f32 result.
 TEST_P(GemmOutputTest, Bf16IsTheRoundedSum) {
   const bool integers = kernel().sums == GemmSums::kS32;
   const std::vector<int8_t> weights = Integers(kN * kK, 1);

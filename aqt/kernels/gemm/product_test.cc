@@ -38,7 +38,7 @@ GemmArgs ArgsOf(const Case& c, const GemmKernel& kernel, void* out = nullptr) {
   return args;
 }
 
-// Values of a kernel's operand; of floats some are subnormal.
+// Values for a kernel's operand; some floats are subnormal.
 std::vector<char> Values(Element element, int64_t n, uint32_t seed) {
   if (element != Element::kF32 && element != Element::kBF16) {
     const std::vector<int8_t> values = RandomS8(n, seed);
@@ -71,7 +71,7 @@ DType DTypeOf(Element element) {
   }
 }
 
-// RunProduct beside RunGemm of what Pack packed.
+// Compares RunProduct with RunGemm on operands packed by Pack.
 void Compare(const GemmKernel& kernel, const Case& c, Executor* executor) {
   const DType lhs_dtype = DTypeOf(kernel.lhs.element), rhs_dtype = DTypeOf(kernel.rhs.element);
   const std::vector<char> x = Values(kernel.lhs.element, c.batch * c.m * c.k, 1);
@@ -129,7 +129,7 @@ TEST(ProductTest, GivesTheBitsOfPackedPanels) {
   }
 }
 
-// Products that are packed block by block of k, small ones and with a large rhs.
+// Products packed one block of k at a time: small ones, and ones with a large rhs.
 TEST(ProductTest, GivesTheBitsOfPackedPanelsBlockByBlock) {
   ThreadPool threads(2);
   int kernels = 0;

@@ -1,4 +1,4 @@
-// Outputs that are written past the caches.
+// Outputs that bypass the caches.
 
 #include <cstdint>
 #include <cstring>
@@ -19,7 +19,7 @@ namespace {
 
 constexpr int64_t kM = 4100, kN = 1040, kK = 8;
 
-// [kM, kN] of f32; neighbours of the output keep their bytes.
+// [kM, kN] of f32; memory around the output keeps its bytes.
 GemmArgs ArgsFor(char* out) {
   GemmArgs args;
   args.m = kM;
@@ -58,7 +58,7 @@ TEST(StreamTest, GivesTheBitsOfOtherStores) {
   const std::vector<float> floats = RandomF32((kM + kN) * kK, 2);
   const std::vector<float> row_scale = RandomF32(kM, 3), col_scale = RandomF32(kN, 4);
   for (const GemmKernel* kernel : AllGemmKernels()) {
-    // Of f32 x f32, or of s8 x s8.
+    // f32 x f32 or s8 x s8.
     const bool f32 = kernel->rhs.element == PanelFormat::Element::kF32;
     const bool s8 = kernel->sums == GemmSums::kS32 && kernel->rhs.ElementBits() >= 8;
     if (kernel->emulated || (!f32 && !s8)) continue;

@@ -17,7 +17,7 @@
 namespace aqt::kernels {
 namespace {
 
-// The variable is read once per process, and the BUILD file runs this test with several values.
+// The variable is read once per process, so the BUILD file runs this test with several values.
 TEST(Verbose, ReportsWhatWasAskedFor) {
   const char* variable = std::getenv("AQT_VERBOSE");
   const std::string text = variable == nullptr ? "" : variable;

@@ -29,7 +29,7 @@ TEST(TakeRowsTest, TakesAndClamps) {
   TakeRows(DType::kF64, nullptr, 2, 0, 2, {}, nullptr);
 }
 
-// One element after the other, in the order of the updates.
+// Adds one element at a time, in the order of the updates.
 TEST(ScatterAddRowsTest, AddsInOrder) {
   constexpr int64_t kOuter = 3, kRows = 5, kInner = 7, kUpdates = 40;
   const std::vector<float> updates = Noise(kOuter * kUpdates * kInner, 1);

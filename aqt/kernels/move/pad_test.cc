@@ -34,13 +34,13 @@ TEST(Pad, CutsOff) {
   EXPECT_EQ(out, (std::vector<int32_t>{0, 0, 0}));
 }
 
-// Compares each place of random arrays with the element that a search finds for it.
+// Compares each element of random arrays with the source element that a search finds for it.
 TEST(Pad, EqualsSearch) {
   std::mt19937_64 engine(1);
   const auto below = [&](int64_t n) { return std::uniform_int_distribution<int64_t>(0, n - 1)(engine); };
   ThreadPool pool(3);
   for (int round = 0; round < 300; ++round) {
-    // The large arrays are worth several threads.
+    // The large arrays justify several threads.
     const bool large = round % 50 == 0;
     const int64_t largest = large ? 30 : 6;
     PadAxis axes[3];

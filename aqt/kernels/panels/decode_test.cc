@@ -22,7 +22,7 @@ float ValueOf(T x) {
 
 uint32_t BitsOf(float x) { return __builtin_bit_cast(uint32_t, x); }
 
-// What Decode promises, element by element.
+// The specification of Decode, element by element.
 template <class From>
 float Expected(From x, bool subnormals_are_zero) {
   const float v = ValueOf(x);
@@ -36,8 +36,8 @@ float AsFloat(BFloat16 x) { return ToFloat(x); }
 
 class DecodeTest : public ::testing::TestWithParam<Target> {
  protected:
-  // Decodes `values`, of which T is the storage type and `dtype` the type, with several strides and lengths; elements
-  // that are not asked for keep their values.
+  // Decodes `values`, whose storage type is T and whose type is `dtype`, with several strides and lengths. Elements
+  // outside the request keep their values.
   template <class To, class From>
   static void ExpectDecoded(const std::vector<From>& values, DType dtype = kDTypeOf<From>) {
     const int64_t size = static_cast<int64_t>(values.size());
@@ -86,7 +86,7 @@ class DecodeTest : public ::testing::TestWithParam<Target> {
   }
 };
 
-// All codes of a type of 8 bits.
+// All codes of an 8-bit type.
 template <class T>
 std::vector<T> AllCodes() {
   std::vector<T> codes;
@@ -94,7 +94,7 @@ std::vector<T> AllCodes() {
   return codes;
 }
 
-// All bf16 or f16.
+// All bf16 values, or all f16 values except NaN.
 template <class T>
 std::vector<T> AllHalves() {
   std::vector<T> halves;

@@ -39,11 +39,11 @@ class Random {
   std::mt19937_64 rng_;
 };
 
-// Axes in their logical order, which are also those of the numbers unless some share them. `memory` says which axis
-// varies how fast in memory.
+// Axes in logical order, which is also the order of the random numbers unless axes share them. `strides` gives the
+// memory order.
 struct Problem {
   std::vector<int64_t> sizes;  // batch, rows (one or two axes), k (one or two)
-  std::vector<int> groups;     // 0, 1, 2: of each axis
+  std::vector<int> groups;     // 0, 1 or 2, for each axis
   std::vector<int64_t> strides, numbers;
   int64_t elements = 1, draws = 1;
 };
@@ -88,7 +88,8 @@ std::vector<T> Values(int64_t n, Random& random) {
     for (T& v : values) v = static_cast<int8_t>(random.Below(256) - 128);
     return values;
   } else {
-    const float scale = random.OneIn(6) ? 0x1p-118f : 1.0f;  // inverses that lift subnormals to the size of the noise
+    const float scale = random.OneIn(6) ? 0x1p-118f : 1.0f;  // inverses that lift subnormals to the magnitude of the
+                                                             // noise
     for (T& v : values) {
       float x = static_cast<float>(random.Below(2001) - 1000) * 0.001f;
       if (random.OneIn(20)) x = random.Pick<float>({0.0f, -0.0f, 0x1p-9f, -0x1p-10f, 1.0f, 0.5f});
@@ -192,7 +193,7 @@ TEST(QuantizePackAll, F32) { CheckMany<float>(1000); }
 TEST(QuantizePackAll, BF16) { CheckMany<BFloat16>(2000); }
 TEST(QuantizePackAll, F16) { CheckMany<Float16>(3000); }
 
-// A subnormal x counts as zero even where 1 / scale would lift it to the size of the noise.
+// A subnormal x counts as zero even if 1 / scale would lift it to the magnitude of the noise.
 TEST(QuantizePackAll, SubnormalsAreZeroWithNoise) {
   constexpr int64_t kK = 4096;
   std::vector<float> x(kK, 0x1.8p-127f), zeros(kK, 0.0f);
@@ -219,7 +220,7 @@ TEST(QuantizePackAll, SubnormalsAreZeroWithNoise) {
   }
 }
 
-// Subnormal elements and products count as zero also where a factor lifts them, or rounding does.
+// Subnormal elements and products count as zero, even if a factor or rounding lifts them.
 template <class T>
 void CheckFactors(const std::vector<float>& values, const std::vector<float>& factor) {
   const int64_t k = static_cast<int64_t>(factor.size()), rows = static_cast<int64_t>(values.size()) / k;
@@ -250,9 +251,9 @@ void CheckFactors(const std::vector<float>& values, const std::vector<float>& fa
 }
 
 TEST(QuantizePackAll, SubnormalsAreZeroWithFactors) {
-  // A subnormal element whose product is normal: alone in its row, and beside a smaller normal product.
+  // A subnormal element with a normal product: alone in its row, and next to a smaller normal product.
   CheckFactors<float>({0x1.8p-127f, 0x1.8p-127f, 0x1p-118f, 0x1.8p-127f}, {1.0f, 0x1p12f});
-  // Products of normal numbers that are subnormal, among others.
+  // Subnormal products of normal numbers, among others.
   CheckFactors<float>({0x1p-120f, 0x1p-121f, 0x1p-110f, 0x1p-121f}, {0x1p-8f, 0x1p-8f});
   // 129/128 * 127/128 < 1 rounds to 1 in bf16.
   CheckFactors<BFloat16>({0x1.02p-126f, 0x1.02p-126f, 0x1p-120f, 0x1.02p-126f}, {0x1.fcp-1f, 0x1.fcp-1f});
@@ -265,7 +266,7 @@ TEST(AppendToBoth, MergesOnlyWhereBothDo) {
   EXPECT_EQ(a.rank, 1);
   EXPECT_EQ(b.size[0], 6);
   AppendToBoth(1, 77, 0, a, b);
-  AppendToBoth(4, 1, 0, a, b);  // only the first could
+  AppendToBoth(4, 1, 0, a, b);  // only the first could merge
   ASSERT_EQ(a.rank, 2);
   ASSERT_EQ(b.rank, 2);
   for (int64_t i = 0; i < 24; ++i) {

@@ -28,7 +28,7 @@ namespace {
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// The formats of all kernels with these sums, each once; of the float ones, with these elements.
+// The formats of all kernels with these sums, each once; for floats, with these elements.
 std::vector<PanelFormat> Formats(GemmSums sums, std::initializer_list<PanelFormat::Element> elements) {
   std::vector<PanelFormat> formats;
   for (const GemmKernel* kernel : AllGemmKernels()) {
@@ -45,7 +45,7 @@ std::vector<PanelFormat> IntegerFormats() {
   return Formats(GemmSums::kS32, {Element::kS8, Element::kU8Offset, Element::kS16});
 }
 
-// The formats of the float kernels that hold all values of a dtype.
+// The formats of the float kernels that can represent all values of a dtype.
 std::vector<PanelFormat> FormatsFor(DType dtype) {
   switch (NarrowestElement(dtype)) {
     case Element::kS4:
@@ -61,7 +61,7 @@ std::string Describe(const PanelFormat& f) {
          std::to_string(f.k_group);
 }
 
-// An operand over `count` elements from element `start` on.
+// An operand over `count` elements starting at element `start`.
 struct Case {
   std::string name;
   Operand src;  // without data
@@ -90,7 +90,7 @@ std::vector<Case> Layouts(int64_t batch, int64_t rows, int64_t k) {
   add("backwards transposed", of(batch, matrix), of(rows, -1), of(k, -rows), matrix - 1, all);
   add("batch inside", of(batch, 1), of(rows, k * batch), of(k, batch), 0, all);
   if (rows % 3 == 0 && k % 2 == 0 && rows > 0 && k > 0) {
-    // Memory order k2, r3, k, r with batch outside: both groups are split.
+    // Memory order k2, r3, k, r with batch outermost: both groups are split.
     AxisGroup r, i;
     r.Append(3, matrix / 6);
     r.Append(rows / 3, 1);
@@ -136,7 +136,7 @@ T Narrow(float x) {
 template <class T>
 std::vector<T> Values(int64_t count, uint32_t seed) {
   std::vector<float> f = RandomF32(count, seed);
-  // Ties, zeros and large and small magnitudes among them.
+  // Includes ties, zeros, and large and small magnitudes.
   for (int64_t i = 0; i < count; ++i) {
     if (i % 7 == 3) f[i] = std::round(f[i] * 255) / 255.0f;
     if (i % 31 == 5) f[i] = i % 2 == 0 ? 0.0f : -0.0f;
@@ -249,7 +249,7 @@ void ExpectFloatPanels(Target target, const std::vector<T>& values, DType dtype)
   }
 }
 
-// Only subnormals of f32 and bf16 are flushed, only on request, and wherever they are.
+// Only subnormals of f32 and bf16 are flushed, only on request, and at every position.
 TEST_P(PackTest, SubnormalsAreZeroWhenAsked) {
   const PanelFormat format = FormatsFor(DType::kF32)[0];
   constexpr int64_t kRows = 37, kK = 61;
@@ -275,7 +275,7 @@ TEST_P(PackTest, SubnormalsAreZeroWhenAsked) {
     EXPECT_TRUE(got == want) << by_k;
     EXPECT_FALSE(kept == want) << by_k;
   }
-  // Subnormals of f16 are normal numbers in f32, and stay.
+  // Subnormals of f16 are normal in f32, and are kept.
   const Float16 half[] = {RoundToFloat16(0x1p-24f)};
   AlignedBytes panels(format.PackedBytes(1, 1));
   Pack(GetParam(), format, Operand::Dense(half, DType::kF16, 1, 1, 1), panels.data(), nullptr, true);
@@ -386,7 +386,7 @@ void ExpectAllQuantized(Target target, const std::vector<PanelFormat>& formats, 
   for (const Case& c : AllCases()) {
     const std::vector<T> values = Values<T>(c.count + 2, 9);
     for (const Setting& setting : settings) {
-      // One format and one kind of scales at a time, in turn: all combinations occur.
+      // One format and one kind of scales at a time, in rotation: all combinations occur.
       const auto scales = static_cast<QuantizeArgs::Scales>(i / 6 % 3);
       ExpectQuantized(target, c, values, setting, scales, {formats[i++ % formats.size()]});
       if (::testing::Test::HasFatalFailure()) return;
@@ -411,18 +411,18 @@ TEST_P(PackTest, QuantizesF32ToFloat8) { ExpectAllQuantizedToFloat8<float>(GetPa
 TEST_P(PackTest, QuantizesBF16ToFloat8) { ExpectAllQuantizedToFloat8<BFloat16>(GetParam()); }
 TEST_P(PackTest, QuantizesF16ToFloat8) { ExpectAllQuantizedToFloat8<Float16>(GetParam()); }
 
-// Rows whose abs-max is special, in both orientations.
+// Rows with a special abs-max, in both orientations.
 TEST_P(PackTest, SpecialRows) {
   const std::vector<std::vector<float>> rows = {
       {0.0f, -0.0f, 0.0f, 0.0f},  // scale of 1
       {kNan, 1.0f, -1.0f, 0.0f},  // NaN: all qvalues 0
-      {kInf, 1.0f, -1.0f, 0.0f},  // the infinity becomes 0 * inf = NaN, 0
+      {kInf, 1.0f, -1.0f, 0.0f},  // infinity becomes 0 * inf = NaN, then 0
       {-kInf, kNan, 1.0f, 2.0f},
       {0x1p-127f, -0x1p-149f, 0.0f, 0x1p-130f},                // all subnormal
       {0x1p-126f, 0x1p-127f, -0x1p-126f, 0.0f},                // the scale is subnormal
-      {0x1p-119f, 0x1p-127f, -0x1.8p-120f, 0x1.fffffcp-127f},  // the inverse is so large that subnormals would count
-      {0x1.fffffep127f, -0x1.fffffep127f, 0x1p127f, 1.0f},     // the inverse is near the subnormals
-      {127.5f, 0.5f, 1.5f, -2.5f},                             // ties at a scale of 1; 127.5 clamped to 127
+      {0x1p-119f, 0x1p-127f, -0x1.8p-120f, 0x1.fffffcp-127f},  // the inverse is so large that subnormals would matter
+      {0x1.fffffep127f, -0x1.fffffep127f, 0x1p127f, 1.0f},     // the inverse is nearly subnormal
+      {127.5f, 0.5f, 1.5f, -2.5f},                             // ties at a scale of 1; 127.5 is clamped to 127
       {1.0f, -1.0f, 0.5f, 0.25f},
   };
   const int64_t n = static_cast<int64_t>(rows.size()), k = 4;
@@ -475,7 +475,7 @@ TEST_P(PackTest, AbsMaxOfRows) {
   }
 }
 
-// Compares every byte, on all targets and for several numbers of threads.
+// Compares every byte, on all targets and for several thread counts.
 TEST_P(PackTest, EqualBytesForAnyTargetAndNumberOfThreads) {
   const int64_t batch = 3, rows = 150, k = 301;
   const std::vector<float> values = Values<float>(batch * rows * k, 11);

@@ -25,7 +25,7 @@ std::vector<uint32_t> Bits(const std::vector<float>& x) {
   return bits;
 }
 
-// Compares all functions on all targets with the plain versions, bit by bit.
+// Compares all functions on all targets with the plain versions, bit for bit.
 void ExpectAsReference(const FloatMatrix& x, int64_t group) {
   const int64_t n = x.rows * (x.cols == 0 ? 0 : NumGroups(x.cols, group));
   std::vector<float> absmax(n), min(n), max(n);
@@ -82,12 +82,12 @@ TYPED_TEST(AbsMaxTest, GroupsInEveryLayout) {
   }
 }
 
-// Any bit pattern, so most rows have no NaN and some have several, of both signs.
+// Any bit pattern: most rows have no NaN, and some have several of both signs.
 TYPED_TEST(AbsMaxTest, NanWins) {
   const auto data = TestFloats<TypeParam>(400 * 43, Values::kAnyBits, 5);
   for (MatrixLayout layout : {MatrixLayout::kRowMajor, MatrixLayout::kTransposed, MatrixLayout::kReversed})
     for (int64_t group : {1, 7, 43}) ExpectAsReference(MatrixOf(data, layout, 400, 43), group);
-  // A single NaN, at each place of a row.
+  // A single NaN at each position of a row.
   for (uint32_t sign : {0u, 1u}) {
     for (int64_t at = 0; at < 70; ++at) {
       std::vector<TypeParam> row(70, RoundTo<TypeParam>(kInfinity));
@@ -101,7 +101,7 @@ template <class T>
 void CheckAllCodes() {
   const std::vector<T> codes = AllCodes<T>();
   ExpectAsReference({codes.data(), kDTypeOf<T>, 65536, 1, 1, 1}, 1);      // each code in its own row
-  ExpectAsReference({codes.data(), kDTypeOf<T>, 32768, 2, 1, 32768}, 2);  // x and -x: zeros, too
+  ExpectAsReference({codes.data(), kDTypeOf<T>, 32768, 2, 1, 32768}, 2);  // x and -x, including zeros
   ExpectAsReference({codes.data(), kDTypeOf<T>, 1024, 64, 64, 1}, 64);
 }
 TEST(AbsMax, AllBFloat16Codes) { CheckAllCodes<BFloat16>(); }

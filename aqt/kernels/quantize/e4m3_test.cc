@@ -21,7 +21,7 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
-// Quantizes on all targets and compares with the plain version; bytes between the results must not change.
+// Quantizes on all targets and compares with the plain version. Bytes between the results must not change.
 void ExpectQuantizedAsReference(QuantizeE4M3Args args, MatrixLayout q_layout) {
   const Placement p = PlacementOf(q_layout, args.x.rows, args.x.cols);
   args.q_row_stride = p.row_stride;
@@ -89,7 +89,7 @@ TYPED_TEST(E4M3Test, QuantizeGridsAndLayouts) {
   }
 }
 
-// Every value against scales of every magnitude, subnormal, infinite and NaN ones included.
+// Every value against scales of every magnitude, including subnormal, infinite and NaN scales.
 template <class T>
 void CheckValuesAgainstScales(const std::vector<T>& data) {
   const int64_t n = static_cast<int64_t>(data.size());
@@ -105,8 +105,8 @@ void CheckValuesAgainstScales(const std::vector<T>& data) {
 TEST(QuantizeE4M3, AllBFloat16Codes) { CheckValuesAgainstScales(AllCodes<BFloat16>()); }
 TEST(QuantizeE4M3, AllFloat16Codes) { CheckValuesAgainstScales(AllCodes<Float16>()); }
 
-// All signs and exponents, and of the mantissas all ties of e4m3fn, which have at most four bits after the leading one,
-// with their neighbours.
+// All signs and exponents. The mantissas are all ties of e4m3fn, which have at most four bits after the leading one,
+// and their neighbours.
 TEST(QuantizeE4M3, AllTiesOfFloat32) {
   std::vector<float> x;
   for (uint32_t high = 0; high < 65536; ++high) {
@@ -177,7 +177,7 @@ TYPED_TEST(E4M3Test, DequantizeGridsAndLayouts) {
   }
 }
 
-// Each scale times a quarter of the codes, which moves from row to row.
+// Each scale times a quarter of the codes, which shifts from row to row.
 template <class T>
 void CheckDequantizeScales(const std::vector<T>& values) {
   const int64_t rows = static_cast<int64_t>(values.size()), cols = 64, step = 65;

@@ -10,7 +10,7 @@
 namespace aqt::kernels {
 namespace {
 
-// Bit by bit.
+// Packs bit by bit.
 std::vector<int32_t> PackSlowly(const std::vector<int8_t>& q, int num_bits) {
   std::vector<uint32_t> words(q.size() * num_bits / 32);
   for (size_t i = 0; i < q.size() * num_bits; ++i) {

@@ -26,7 +26,7 @@ float Round(float v, DType dtype) {
   }
 }
 
-// The definition, for one element.
+// The definition for one element.
 uint8_t Expected(float x, float inverse, const QuantizeFp8Args& args) {
   const bool flushes = args.flush_subnormals && args.x.dtype != DType::kF16;
   if (flushes && std::fpclassify(x) == FP_SUBNORMAL) x = std::copysign(0.0f, x);
@@ -37,7 +37,7 @@ uint8_t Expected(float x, float inverse, const QuantizeFp8Args& args) {
               : ConvertElement<Float8E4M3FN>(y, Overflow::kSaturate).bits;
 }
 
-// Quantizes x on all targets and compares with the definition; bytes between the results keep their values.
+// Quantizes x on all targets and compares with the definition. Bytes between the results must not change.
 template <class T>
 void ExpectQuantized(QuantizeFp8Args args, MatrixLayout q_layout) {
   const Placement p = PlacementOf(q_layout, args.x.rows, args.x.cols);
@@ -120,7 +120,7 @@ TYPED_TEST(QuantizeFp8Test, AnyBits) {
   }
 }
 
-// Every value of 16 bits; for f32 every 8-bit float, the middles between neighbours, and their neighbours.
+// Every 16-bit value; for f32 every 8-bit float, the midpoints between neighbours, and their neighbours.
 TYPED_TEST(QuantizeFp8Test, CodesAndMiddles) {
   std::vector<TypeParam> data;
   if constexpr (std::is_same_v<TypeParam, float>) {

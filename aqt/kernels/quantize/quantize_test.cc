@@ -29,7 +29,7 @@ std::string Describe(const QuantizeMatrixArgs& args) {
          " flush=" + std::to_string(args.flush_subnormals) + " lo=" + std::to_string(args.lo);
 }
 
-// Quantizes on all targets and compares with the plain version; bytes between the results must not change. `twin` is
+// Quantizes on all targets and compares with the plain version. Bytes between the results must not change. `twin` is
 // the same grid in another form, or null.
 void ExpectQuantizedAsReference(QuantizeMatrixArgs args, MatrixLayout q_layout, const ScaleGrid* twin) {
   const Placement p = PlacementOf(q_layout, args.x.rows, args.x.cols);
@@ -144,7 +144,7 @@ TYPED_TEST(QuantizeTest, LongStridedRows) {
   }
 }
 
-// Every value against scales of every magnitude, subnormal, infinite and NaN ones included.
+// Every value against scales of every magnitude, including subnormal, infinite and NaN scales.
 template <class T>
 void CheckValuesAgainstScales(const std::vector<T>& data, const std::vector<float>& scales) {
   for (float scale : scales) {
@@ -174,7 +174,7 @@ TEST(Quantize, RandomFloat32Codes) {
   CheckValuesAgainstScales(TestFloats<float>(40000, Values::kAnyBits, 6), ScalesOfAllMagnitudes());
 }
 
-// The neighbours of every 8-bit tie, which expose rounding twice or not to even.
+// The neighbours of every 8-bit tie, which expose double rounding and rounding not to even.
 TEST(Quantize, TiesToEven) {
   std::vector<float> x;
   for (int i = -130; i <= 130; ++i) {
@@ -185,8 +185,8 @@ TEST(Quantize, TiesToEven) {
   CheckValuesAgainstScales(x, {1});
 }
 
-// Rows of groups as weights have them: quotients by their scales are integers, halves and what is next to these, and in
-// some rows anything. One scale may have any bits.
+// Rows of groups, as in weights. Their quotients by the scales are integers, halves and the neighbours of these; some
+// rows hold arbitrary values. One scale may have any bits.
 template <class T>
 struct GroupedRows {
   GroupedRows(int64_t group, int64_t cols, uint32_t seed) : group(group), cols(cols) {
@@ -236,7 +236,7 @@ TYPED_TEST(QuantizeTest, QuotientsOfGroups) {
   }
 }
 
-// Of all numbers by scales of all significands.
+// All numbers divided by scales with all significands.
 TEST(Quantize, AllQuotientsOfBFloat16) {
   const std::vector<BFloat16> x = AllCodes<BFloat16>();
   for (int significand = 128; significand < 256; ++significand) {
@@ -250,7 +250,7 @@ TEST(Quantize, AllQuotientsOfBFloat16) {
   }
 }
 
-// Scales of more bits than bf16 has: quotients are in the middle between k + 1/2 and its neighbours.
+// Scales with more bits than bf16: quotients are midway between k + 1/2 and its neighbours.
 TEST(Quantize, TiesOfBFloat16) {
   constexpr int64_t kCols = 64;
   std::vector<BFloat16> x;
@@ -405,7 +405,7 @@ TYPED_TEST(QuantizeTest, DequantizeGridsAndLayouts) {
   }
 }
 
-// All values of q times all scales of a 16-bit type, or random ones.
+// All values of q times all scales of a 16-bit type, or random scales.
 template <class T>
 void CheckDequantizeScales(const std::vector<T>& codes) {
   const int64_t rows = static_cast<int64_t>(codes.size());
@@ -420,7 +420,7 @@ void CheckDequantizeScales(const std::vector<T>& codes) {
     args.cols = static_cast<int64_t>(q.size());
     args.grid = {scales.data(), zero_points.data(), 1, 0};
     ExpectDequantizedAsReference<T>(args, MatrixLayout::kRowMajor);
-    ExpectDequantizedAsReference<T>(args, MatrixLayout::kTransposed);  // a scale per element of the inner loop
+    ExpectDequantizedAsReference<T>(args, MatrixLayout::kTransposed);  // one scale per element of the inner loop
   }
 }
 TEST(Dequantize, AllBFloat16Scales) { CheckDequantizeScales(AllCodes<BFloat16>()); }
@@ -442,7 +442,7 @@ TEST(Dequantize, RoundTripIsWithinHalfAStep) {
   dargs.x = back.data();
   DequantizeMatrix(dargs);
   for (int i = 0; i < 1000; ++i) {
-    // Half a step, plus the roundings of x * inv_scale (which is at most 128, so 2^-18) and of the product.
+    // Half a step, plus the rounding of x * inv_scale (which is at most 128, so 2^-18) and of the product.
     EXPECT_LE(std::fabs(x[i] - back[i]), scale * (0.5f + 0x1p-16f)) << x[i];
   }
 }

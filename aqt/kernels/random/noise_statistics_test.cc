@@ -1,6 +1,6 @@
-// The statistics of noise. Each of them is turned into a number z of standard deviations from what independent uniform
-// numbers give: with a mean of n terms, or a chi-square of hundreds of cells or more, z is nearly normal. All tests
-// together look at some 2,000 of them, of which the largest is below 6 but for one run in 250,000 (2 * 10^-9 each).
+// The statistics of noise. Each one becomes a number z of standard deviations from its expectation for independent
+// uniform numbers. With a mean of n terms, or a chi-square of at least hundreds of cells, z is nearly normal. All tests
+// together check about 2,000 of them. The largest is below 6 except in one run in 250,000 (2 * 10^-9 each).
 
 #include <cmath>
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace {
 constexpr double kLimit = 6;
 constexpr int64_t kNumbers = 1 << 19;
 
-// The largest |z| seen, and where.
+// The largest |z| seen, and its name.
 struct Worst {
   double z = 0;
   std::string what;
@@ -41,7 +41,7 @@ double ChiSquareZ(const std::vector<int64_t>& counts, int64_t n) {
   return (chi - freedom) / std::sqrt(2 * freedom);
 }
 
-// `noise` in [-0.5, 0.5).
+// `noise` is in [-0.5, 0.5).
 Worst Statistics(const std::vector<float>& noise) {
   Worst worst;
   const int64_t n = static_cast<int64_t>(noise.size());
@@ -55,7 +55,7 @@ Worst Statistics(const std::vector<float>& noise) {
   // u^2 has the mean 1/12 and the variance 1/80 - 1/144 = 1/180.
   worst.Add((squares / static_cast<double>(n) - 1.0 / 12) * root * std::sqrt(180.0), "variance");
 
-  // Upper and lower bits of the mantissa.
+  // The upper and the lower bits of the mantissa.
   std::vector<int64_t> upper(4096), lower(1024);
   for (const float u : noise) {
     const auto cell = static_cast<int64_t>((double{u} + 0.5) * (1 << 22));
@@ -79,12 +79,12 @@ Worst Statistics(const std::vector<float>& noise) {
     }
     int64_t count = 0;
     for (const int64_t cell : pairs) count += cell;
-    // A product of two has the variance 1/144.
+    // A product of two numbers has the variance 1/144.
     worst.Add(serial / std::sqrt(static_cast<double>(n - lag)) * 12, "serial, lag " + std::to_string(lag));
     worst.Add(ChiSquareZ(pairs, count), "pairs, lag " + std::to_string(lag));
   }
 
-  // Rounding x + u gives ceil(x) with the probability of its fraction f: the mean is x, the variance f (1 - f).
+  // Rounding x + u gives ceil(x) with a probability equal to its fraction f: the mean is x, the variance f (1 - f).
   for (const double x : {0.001, 0.1, 0.3, 0.5, 0.77, 0.99}) {
     double rounded = 0;
     for (const float u : noise) rounded += std::nearbyint(static_cast<float>(x) + u);
@@ -99,7 +99,7 @@ std::vector<float> Noise(const RandomNumbers& numbers, int64_t first, int64_t n)
   return noise;
 }
 
-// Keys as they come from splitting, and keys that differ in little.
+// Keys like those from splitting, and keys that differ in few bits.
 const Key kSomeKeys[] = {{0, 0}, {0, 1}, {1, 0}, {~0u, ~0u}, {0x12345678, 0x9abcdef0}, {0, 0x80000000}};
 
 TEST(NoiseStatistics, Fast) {
@@ -118,7 +118,7 @@ TEST(NoiseStatistics, ThreefryAsAYardstick) {
   }
 }
 
-// Draws of two keys together: sums of products of the same index.
+// Draws from two keys: sums of products at the same index.
 TEST(NoiseStatistics, FastKeysAreIndependent) {
   std::vector<Key> keys(std::begin(kSomeKeys), std::end(kSomeKeys));
   for (int bit = 0; bit < 32; bit += 5) keys.push_back({0, 1u << bit});
@@ -134,7 +134,7 @@ TEST(NoiseStatistics, FastKeysAreIndependent) {
   }
 }
 
-// These statistics can fail: they refuse the same generator with two rounds, and a counter multiplied by a constant.
+// These statistics can fail: they reject the same generator with two rounds, and a counter multiplied by a constant.
 TEST(NoiseStatistics, RefuseWeakGenerators) {
   const FastBits bits({0, 1});
   std::vector<float> two_rounds, product;

@@ -46,7 +46,7 @@ float ExpectedNoise(RandomNumbers::Kind kind, uint32_t number) {
   return static_cast<float>(((number >> 10) + 0.5) / 4194304 - 0.5);
 }
 
-// Numbers first, first + stride, ... of a draw of `size`, by every target.
+// Numbers first, first + stride, ... of a draw of `size`, on every target.
 void Check(RandomNumbers::Kind kind, const RandomBits& bits, int64_t first, int64_t stride, int64_t n) {
   SCOPED_TRACE("kind " + std::to_string(static_cast<int>(kind)) + " layout " +
                std::to_string(static_cast<int>(bits.layout())) + " size " + std::to_string(bits.size()) + " first " +
@@ -82,7 +82,7 @@ TEST(FillRandom, EqualsThePlainFunctions) {
         const int64_t n = trial < 20 ? trial : below(trial < 140 ? 300 : 2000);
         const int64_t strides[] = {1, 1, 0, 2, 3, 4, below(50), 4096};
         const int64_t stride = strides[below(8)], first = below(2) == 0 ? below(8) : below(5000);
-        // Often all of a draw, so that runs cross the middle, where the original layout turns to the second words.
+        // Often the whole draw, so that runs cross the middle, where the original layout switches to the second words.
         const int64_t size = std::max<int64_t>(1, first + (n - 1) * stride + 1) + (below(3) == 0 ? below(5000) : 0);
         const Key key{static_cast<uint32_t>(random()), static_cast<uint32_t>(random())};
         Check(kind, RandomBits(key, size, layout), first, stride, n);
@@ -107,7 +107,7 @@ TEST(FillRandom, CarriesIntoTheUpperWord) {
   }
 }
 
-// The largest draws of the original layout: counters up to 2^32 - 1.
+// The largest draws in the original layout: counters up to 2^32 - 1.
 TEST(FillRandom, OriginalLayoutOfManyNumbers) {
   for (const int64_t size : {(int64_t{1} << 32) - 1, (int64_t{1} << 32) - 2}) {
     for (const RandomNumbers::Kind kind : {RandomNumbers::Kind::kBits32, RandomNumbers::Kind::kBits16}) {
@@ -140,7 +140,7 @@ TEST(FastBlocks, EveryImplementationEqualsThePlainOne) {
   }
 }
 
-// The ends of the ranges that noise.h states.
+// The ends of the ranges stated in noise.h.
 TEST(FillNoise, Ranges) {
   const float low[] = {ExpectedNoise(kKinds[0], 0), ExpectedNoise(kKinds[1], 0), ExpectedNoise(kKinds[2], 0)};
   const float high[] = {ExpectedNoise(kKinds[0], ~0u), ExpectedNoise(kKinds[1], 0xffff), ExpectedNoise(kKinds[2], ~0u)};

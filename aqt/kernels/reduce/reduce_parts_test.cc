@@ -16,7 +16,7 @@ namespace {
 
 using testing::Random;
 
-// Numbers of several magnitudes, zeros of both signs, and now and then an infinity or a NaN.
+// Numbers of several magnitudes, zeros of both signs, and occasionally an infinity or a NaN.
 Array Matrix(DType dtype, int64_t rows, int64_t columns, Random& random) {
   std::vector<double> numbers(rows * columns);
   const bool special = random.Below(4) == 0;
@@ -89,7 +89,7 @@ TEST(ReducePartsTest, RowsOfOneElementInPlace) {
   }
 }
 
-// Of zeros, +0 is the larger, and a NaN is larger than all, wherever in the row they are.
+// +0 is above -0 and a NaN above everything, at any position of the row.
 TEST(ReducePartsTest, MaximaOfZerosAndNaN) {
   constexpr int64_t kRows = 4;
   const float nan = std::numeric_limits<float>::quiet_NaN();

@@ -117,7 +117,7 @@ TEST(ReduceTest, MaximumAndItsEdges) {
   EXPECT_TRUE(std::isnan(Sum1({inf, -inf})));
 }
 
-// The elements of one output in the documented order, for any kind.
+// Reduces the elements of one output in the documented order, for any kind.
 template <class C>
 C ReduceInOrder(ReduceKind kind, const std::vector<C>& x) {
   const auto combine = [kind](C a, C b) {
@@ -141,12 +141,12 @@ C ReduceInOrder(ReduceKind kind, const std::vector<C>& x) {
   return s[0];
 }
 
-// Every subset of the axes, every kind, every target: rows and columns, few and many of them.
+// Every subset of the axes, every kind and every target: few and many rows and columns.
 TEST(ReduceTest, AllAxesKindsAndTargetsHaveTheDocumentedOrder) {
   const Shape shape = {3, 9, 2, 70};
   const Strides strides = DenseStrides(shape);
   std::vector<float> x = Noise(shape.num_elements(), 6);
-  for (float& v : x) v = std::copysign(std::exp2(std::fmod(v, 1.0f) / 8), v);  // products stay finite
+  for (float& v : x) v = std::copysign(std::exp2(std::fmod(v, 1.0f) / 8), v);  // keeps products finite
   for (int mask = 0; mask < 16; ++mask) {
     Axes axes;
     Shape kept, reduced;

@@ -107,7 +107,7 @@ TEST(ReduceWindowTest, OtherTypes) {
   ReduceWindow(ReduceKind::kMax, DType::kF64, two, doubles, largest);
   EXPECT_FALSE(std::signbit(largest[0]));
   ArgReduceWindow(ArgKind::kMax, DType::kF64, two, doubles, out);
-  EXPECT_EQ(out[0], 0);  // equal: the first
+  EXPECT_EQ(out[0], 0);  // ties give the first
 }
 
 TEST(ReduceWindowTest, AScalarIsAWindow) {

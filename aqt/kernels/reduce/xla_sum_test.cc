@@ -29,7 +29,7 @@ std::vector<float> Rows(DType dtype, const std::vector<float>& x) {
   return std::vector<float>(sum.View<float>().begin(), sum.View<float>().end());
 }
 
-// n numbers of which only the order of their sum is hard to guess.
+// n numbers for which only the order of summation matters.
 std::vector<float> Noise(int64_t n) {
   std::mt19937_64 random(static_cast<uint64_t>(n));
   std::normal_distribution<float> draw;
@@ -71,10 +71,10 @@ TEST(XlaSumTest, OneElementIsNotAdded) {
 
 TEST(XlaSumTest, Above32ElementsWindowsAreSummedFirst) {
   for (const int64_t n : {31, 32}) EXPECT_EQ(Rows(DType::kF32, Noise(n))[0], OneByOne(Noise(n))) << n;
-  // 33 = 17 + 16: 15 of 31 zeros come first.
+  // 33 = 17 + 16: 15 of 31 missing elements come first.
   const std::vector<float> x = Noise(33);
   EXPECT_EQ(Rows(DType::kF32, x)[0], OneByOne({x.begin(), x.begin() + 17}) + OneByOne({x.begin() + 17, x.end()}));
-  // 1,100 = 35 windows, more than 32: two windows of these.
+  // 1,100 elements are 35 windows, which is more than 32: two windows of these.
   const std::vector<float> y = Noise(1100);
   std::vector<float> sums;
   for (int64_t window = 0; window < 35; ++window) {

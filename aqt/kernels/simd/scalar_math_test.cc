@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// Distance of `got` from `want` in units of the last place of the double nearest to `want`.
+// The distance of `got` from `want` in units of the last place of the double nearest to `want`.
 double UlpError(double got, long double want) {
   int exponent;
   std::frexp(static_cast<double>(want), &exponent);
@@ -32,7 +32,7 @@ TEST(ExpTest, IsWithinOneUlp) {
     }
   }
   EXPECT_LE(worst, 1.0);
-  EXPECT_GE(worst, 0.4);  // UlpError does measure errors
+  EXPECT_GE(worst, 0.4);  // checks that UlpError does measure errors
   double worst_subnormal = 0;
   std::uniform_real_distribution<double> draw(-745, -708.4);
   for (int i = 0; i < 10000; ++i) {
@@ -82,7 +82,7 @@ TEST(LogTest, Edges) {
   EXPECT_LE(UlpError(Log(std::numeric_limits<double>::max()), logl(std::numeric_limits<double>::max())), 1.0);
 }
 
-// Every finite f32 whose exponential is neither 0 nor infinity lies in [-104, 89]; a stride through the codes.
+// Every finite f32 whose exponential is neither 0 nor infinity is in [-104, 89]. The test strides through the codes.
 TEST(ExpTest, RoundedToFloatIsWithinHalfAnUlpAndATrace) {
   double worst = 0;
   for (uint32_t code = 0; code < 0x42b20000u; code += 9973) {

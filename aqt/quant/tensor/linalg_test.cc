@@ -15,7 +15,7 @@ namespace {
 
 using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
-// Symmetric, with eigenvalues of at least `shift`.
+// A symmetric matrix with eigenvalues of at least `shift`.
 Matrix PositiveDefinite(int64_t n, double shift, uint64_t seed) {
   testing::Random random(seed);
   const Matrix x = Matrix::NullaryExpr(n, n, [&] { return random.Uniform(-1, 1); });
@@ -32,7 +32,7 @@ TEST(DotTest, OrderIsAsDocumented) {
     for (int64_t i = 0; i < n; ++i) {
       a[i] = random.Uniform(-1, 1);
       b[i] = random.Uniform(-1, 1);
-      volatile const double product = a[i] * b[i];  // rounded, whatever the flags of this file
+      volatile const double product = a[i] * b[i];  // rounded, whatever the compiler flags of this file
       s[i % 8] += product;
     }
     for (const int step : {4, 2, 1}) {
@@ -42,9 +42,9 @@ TEST(DotTest, OrderIsAsDocumented) {
   }
 }
 
-// |L L^T - A| <= (n + 1) u |L| |L^T| / (1 - (n + 1) u) for Cholesky in any order of summation (Higham, Accuracy and
+// |L L^T - A| <= (n + 1) u |L| |L^T| / (1 - (n + 1) u) for Cholesky with any order of summation (Higham, Accuracy and
 // Stability of Numerical Algorithms, theorem 10.3), and |L X - I| <= n u |L| |X| / (1 - n u) column by column for
-// substitution (theorem 8.5); u = 2^-53. The products computed here round, too, by at most as much again.
+// substitution (theorem 8.5); u = 2^-53. The products computed here also round, by at most the same amount.
 TEST(CholeskyLowerTest, IsWithinTheBackwardErrorBound) {
   constexpr double kU = 0x1p-53;
   for (const int64_t n : {1, 2, 3, 7, 8, 63, 64, 65, 130}) {
