@@ -133,7 +133,6 @@ class Array {
   // The same data with another shape of the same number of elements (InvalidArgument otherwise).
   absl::StatusOr<Array> Reshaped(Shape shape) const;
 
-  // Same dtype, shape and bytes (so NaN equals the same NaN, and -0 differs from +0).
   friend bool BitEqual(const Array& a, const Array& b);
 
  private:
@@ -143,9 +142,10 @@ class Array {
   std::shared_ptr<const void> data_;
 };
 
+// Whether dtypes, shapes and bytes are equal (so NaN equals the same NaN, and -0 differs from +0).
 bool BitEqual(const Array& a, const Array& b);
 
-// Zeroed memory that is filled and then frozen:
+// Zeroed memory that is filled and then frozen. Usage:
 //   ArrayBuilder b(dtype, shape); fill(b.ref()); Array a = std::move(b).Build();
 class ArrayBuilder {
  public:

@@ -78,7 +78,7 @@ class StripFunction {
   friend class StripBuilder;
   std::vector<Step> steps_;
   std::vector<Number> numbers_;
-  std::vector<int> row_sums_;  // outputs
+  std::vector<int> row_sums_;  // indices of outputs
   int num_slots_ = 0;
 };
 
@@ -141,7 +141,7 @@ class StripBuilder {
 
   std::vector<Node> nodes_;
   std::vector<StripFunction::Number> numbers_;
-  std::vector<int> row_sums_;  // outputs
+  std::vector<int> row_sums_;  // indices of outputs
   int num_arrays_ = 0, num_outputs_ = 0, num_steps_ = 0;
 };
 

@@ -31,7 +31,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 using D = hn::ScalableTag<float>;
 constexpr int64_t kLanes = HWY_MAX_BYTES / 4;
 constexpr int64_t kTileCols = 2 * kLanes;  // the width of the kernels' rhs panels
-// Steps of k: the rows of an rhs that is read in place at a time, and the steps of a packed piece of 16 KiB.
+// Steps of k at a time: rows of an rhs that is read in place, or steps of a packed piece (16 KiB).
 constexpr int64_t kRowsInPlace = 16, kPackedSteps = 128;
 
 // sums[r, j] += sum over i < steps of lhs[r, i] * rhs[i, j], for r < R and j < kTileCols, by fma in ascending order of

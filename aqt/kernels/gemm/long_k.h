@@ -17,7 +17,7 @@ namespace aqt::kernels {
 // Whether RunGemmLongK supports the kernel.
 bool CanRunLongK(const GemmKernel& kernel);
 
-// The buffer size that allows several threads to work.
+// A buffer size that suffices for any number of threads.
 int64_t LongKBytes(const GemmKernel& kernel, int64_t batch, int64_t m, int64_t n, int64_t k);
 
 // Computes what RunGemm(kernel, args, executor) would for operands packed by Pack, bit for bit. The panels in args are

@@ -14,7 +14,7 @@ using GemmRows = absl::Span<const GemmKernel* const>;
 
 // The kernels that this build contains, whether or not this machine can run them.
 GemmRows F32Gemms();
-GemmRows S8MaddGemms();  // avx2, avx512
+GemmRows S8MaddGemms();  // s8 with SSE4, AVX2, AVX-512
 GemmRows DotGemms();     // s8 with VNNI, bf16 with AVX-512 BF16
 GemmRows AmxGemms();
 GemmRows EmulatedGemms();  // the first one emulates s8_avx2
