@@ -13,7 +13,7 @@
 
 namespace aqt {
 
-// Bind(op, operands, where)[0]. Without `where` it is the caller's line, or that of the equation whose rule calls it.
+// Bind(op, operands, where)[0]. `where` defaults to the caller's line; in a rule it is the line of the rule's equation.
 inline Value BindOne(const Op& op, absl::Span<const Value> operands,
                      const SourceLine& where = std::source_location::current()) {
   return Bind(op, operands, where)[0];

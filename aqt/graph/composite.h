@@ -1,10 +1,10 @@
 #ifndef AQT_GRAPH_COMPOSITE_H_
 #define AQT_GRAPH_COMPOSITE_H_
 
-// An operation that is defined outside of the graph: one equation whose meaning is given by other operations
-// (`Expand`), possibly with a faster way to the same bits (`Eval`) and a gradient of its own. It is the one way to
-// extend the closed set of operations; the graph knows it only by this interface. Most composites derive from
-// CompositeBase (composite_base.h), which has the defaults that need the graph: this header is below the graph.
+// An operation defined outside the graph: one equation whose meaning is given by other operations (`Expand`),
+// optionally with a faster way to the same bits (`Eval`) and its own gradient. Composites are the one way to extend the
+// closed set of operations; the graph sees only this interface. Most composites derive from CompositeBase
+// (composite_base.h), which has the defaults that need the graph; this header is below the graph.
 
 #include <memory>
 #include <optional>
@@ -25,10 +25,10 @@ class Composite : public std::enable_shared_from_this<Composite> {
 
   // The stable name of the operation in rules and files, e.g. "aqt_dot_general".
   virtual std::string Name() const = 0;
-  // The configuration as deterministic text; two composites of equal Name() and Attributes() compute the same.
+  // The configuration as deterministic text. Two composites with equal Name() and Attributes() compute the same.
   virtual std::string Attributes() const { return ""; }
   // This composite's name in its program, such as "mlp/fc1", if it has one: the names of its inputs and outputs begin
-  // with it. Transforms that assign names give it to nothing else.
+  // with it. Transforms that assign names keep it unique.
   virtual std::optional<std::string> instance_name() const { return std::nullopt; }
   virtual int num_outputs() const { return 1; }
   // One per operand: a statistic's value before the first run, nullopt for other operands. Empty if there are no
@@ -39,7 +39,7 @@ class Composite : public std::enable_shared_from_this<Composite> {
   virtual absl::StatusOr<std::vector<Aval>> Infer(absl::Span<const Aval> operands) const = 0;
 
   // The meaning: the same outputs, bit for bit, by other operations. An operation that cannot be expressed in others
-  // (random numbers, a search) returns false from has_expansion(), defines Eval, and lets no gradient through unless
+  // (random numbers, a search) returns false from has_expansion(), defines Eval, and lets a gradient through only if
   // has_gradient(); Expand then binds the operation again.
   virtual bool has_expansion() const { return true; }
   virtual std::vector<Value> Expand(absl::Span<const Value> operands) const = 0;
@@ -48,8 +48,8 @@ class Composite : public std::enable_shared_from_this<Composite> {
   virtual absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> operands,
                                                   absl::Span<const bool> needed) const = 0;
 
-  // If true, EvalInto is Eval with output 0, which is needed, dense in `memory`: the first result is Array::Unowned. It
-  // may run `epilogue` on blocks of that output, on all or on none; `epilogue` may be null.
+  // If true, EvalInto is Eval that writes output 0 densely to `memory`; output 0 must be needed, and the first result
+  // is Array::Unowned. EvalInto may run `epilogue` on all blocks of that output or on none; `epilogue` may be null.
   virtual bool has_eval_into() const { return false; }
   virtual absl::StatusOr<std::vector<Array>> EvalInto(absl::Span<const Array> operands, absl::Span<const bool> needed,
                                                       void* memory, BlockEpilogue* epilogue) const;

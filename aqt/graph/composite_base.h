@@ -1,7 +1,7 @@
 #ifndef AQT_GRAPH_COMPOSITE_BASE_H_
 #define AQT_GRAPH_COMPOSITE_BASE_H_
 
-// The defaults of a composite: an operation that defines Name, Infer and Expand is complete.
+// The defaults of a composite. An operation that defines Name, Infer and Expand is complete.
 
 #include <vector>
 

@@ -1,8 +1,8 @@
 #ifndef AQT_GRAPH_CONTEXT_H_
 #define AQT_GRAPH_CONTEXT_H_
 
-// What surrounds the call of an operation: the trace that records it (if any), the named scopes, and the threads that
-// it may use. Each thread has one context; the classes here change it for the lifetime of an object.
+// The context of an operation's call: the trace that records it (if any), the named scopes and the threads that it may
+// use. Each thread has one context; the classes here change it for the lifetime of an object.
 
 #include <optional>
 #include <string>
@@ -26,7 +26,7 @@ class NamedScope {
   std::string saved_;
 };
 
-// The current scope; "" outside of all scopes.
+// The current scope; "" outside all scopes.
 const std::string& CurrentScope();
 
 namespace internal {
@@ -60,8 +60,8 @@ class SaveContext {
 
 }  // namespace internal
 
-// Contractions that run inside, eagerly or in Eval, use the threads of `executor`, which must outlive this object; null
-// means only the calling thread, as without a UseExecutor. Their bits do not depend on it.
+// Contractions inside, eager or in Eval, use the threads of `executor`, which must outlive this object. Null means only
+// the calling thread, as without a UseExecutor. Their bits do not depend on it.
 class UseExecutor {
  public:
   explicit UseExecutor(Executor* executor);
@@ -73,7 +73,7 @@ class UseExecutor {
 // The executor of the innermost UseExecutor; null if there is none.
 Executor* CurrentExecutor();
 
-// Operations inside run at once even while a trace is active (otherwise an evaluation would be recorded).
+// Operations inside run at once even while a trace is active; otherwise an evaluation would be recorded.
 class SuspendTrace {
  public:
   SuspendTrace();
@@ -82,8 +82,7 @@ class SuspendTrace {
   internal::SaveContext saved_;
 };
 
-// Operations inside are located at `where`, unless an enclosing object has set a line: for functions composed of
-// operations.
+// Operations inside get the line `where`, unless an enclosing object has set one. For functions composed of operations.
 class CallSite {
  public:
   explicit CallSite(SourceLine where);
@@ -92,7 +91,7 @@ class CallSite {
   internal::SaveContext saved_;
 };
 
-// Operations inside get the scope (relative to the current one) and the line of the equation that they replace.
+// Operations inside get the scope (relative to the current one) and the line of the equation they replace.
 class Provenance {
  public:
   Provenance(absl::string_view scope, SourceLine where);

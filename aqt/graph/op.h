@@ -51,12 +51,12 @@ struct CastOp {
   DType dtype;
   bool operator==(const CastOp&) const = default;
 };
-// The bits of each element, read as another dtype of equal width. Not of bool, whose bits are not all legal.
+// The bits of each element, read as another dtype of equal width. Not for bool: not all of its bit patterns are legal.
 struct BitcastOp {
   DType dtype;
   bool operator==(const BitcastOp&) const = default;
 };
-// (low, x, high): min(max(x, low), high), by element.
+// (low, x, high): min(max(x, low), high), elementwise.
 struct ClampOp {
   bool operator==(const ClampOp&) const = default;
 };
@@ -64,7 +64,7 @@ struct ClampOp {
 struct IsFiniteOp {
   bool operator==(const IsFiniteOp&) const = default;
 };
-// x^exponent, by repeated multiplication; of s32 with exponent >= 0.
+// x^exponent, by repeated multiplication; s32 needs exponent >= 0.
 struct IntegerPowOp {
   int64_t exponent;
   bool operator==(const IntegerPowOp&) const = default;
@@ -102,9 +102,9 @@ struct SliceOp {
   PerAxis start, limit, stride;
   bool operator==(const SliceOp&) const = default;
 };
-// Adds elements of one value along each axis: `interior` between neighbours (>= 0), then `low` before and `high`
-// behind, of which a negative one takes so many away. The value is rounded to the dtype; an integer type must hold it
-// exactly.
+// Adds elements of one value along each axis: `interior` between neighbours (>= 0), then `low` before and `high` after.
+// A negative `low` or `high` removes that many elements. The value is rounded to the dtype; an integer type must hold
+// it exactly.
 struct PadOp {
   PerAxis low, high, interior;
   double value = 0;
@@ -115,51 +115,51 @@ struct ReverseOp {
   Axes axes;
   bool operator==(const ReverseOp&) const = default;
 };
-// No operand: the element's index along `axis`, rounded to the dtype (any but bool).
+// No operand. Each element is its index along `axis`, rounded to the dtype (any but bool).
 struct IotaOp {
   DType dtype;
   Shape shape;
   int64_t axis;
   bool operator==(const IotaOp&) const = default;
 };
-// The number along `axis` of the first maximum or minimum, of the first NaN if there is one: s32, without the axis.
+// The s32 index along `axis` of the first maximum or minimum, or of the first NaN if there is one; without the axis.
 struct ArgReduceOp {
   kernels::ArgKind kind;
   int64_t axis;
   bool operator==(const ArgReduceOp&) const = default;
 };
-// Sums of the elements up to each one along `axis`; in reverse, of those from each one on.
+// Sums of the elements up to and including each one along `axis`; with `reverse`, from each one on.
 struct CumulativeSumOp {
   int64_t axis;
   bool reverse = false;
   bool operator==(const CumulativeSumOp&) const = default;
 };
-// (x, indices s32): slices of x along `axis`, whose place the axes of `indices` take. An index below 0 counts as 0, one
-// beyond the end as the last.
+// (x, indices s32): slices of x along `axis`, selected by index; the axes of `indices` replace `axis`. Indices are
+// clamped to the valid range.
 struct TakeOp {
   int64_t axis;
   bool operator==(const TakeOp&) const = default;
 };
-// (indices s32, updates): the sum of the updates by index; `axis` with `extent` takes the place of the axes of
-// `indices`. The counterpart of TakeOp, with the same meaning of an index. kernels/gather.h states the order of sums.
+// (indices s32, updates): the sum of the updates by index; `axis` with `extent` replaces the axes of `indices`. The
+// counterpart of TakeOp, with indices clamped the same way. kernels/gather.h states the order of sums.
 struct ScatterAddOp {
   int64_t axis;
   int64_t extent;
   bool operator==(const ScatterAddOp&) const = default;
 };
-// Windows at every stride-th place of each axis, which is first lengthened by `low` and `high` elements that no window
-// counts; window and stride >= 1, 0 <= low, high < window.
+// Windows at every stride-th position of each axis. The axis is first padded by `low` and `high` elements, which no
+// window counts. window and stride >= 1, 0 <= low, high < window.
 struct WindowDims {
   PerAxis window, stride, low, high;
   bool operator==(const WindowDims&) const = default;
 };
-// The sum, maximum or minimum of each window; no product.
+// The sum, maximum or minimum of each window; products are refused.
 struct ReduceWindowOp {
   kernels::ReduceKind kind;
   WindowDims dims;
   bool operator==(const ReduceWindowOp&) const = default;
 };
-// The row-major number in the operand, s32, of the first maximum or minimum of each window; of the first NaN if there
+// The row-major index in the operand, s32, of the first maximum or minimum of each window, or of the first NaN if there
 // is one.
 struct ArgReduceWindowOp {
   kernels::ArgKind kind;
@@ -167,7 +167,7 @@ struct ArgReduceWindowOp {
   bool operator==(const ArgReduceWindowOp&) const = default;
 };
 // (key u32[2]: words hi, lo): 32 random bits for each element, u32: RandomBits(key, ...) of core/rng.h, partitionable,
-// by row-major number.
+// indexed by row-major position.
 struct RandomBitsOp {
   Shape shape;
   bool operator==(const RandomBitsOp&) const = default;
@@ -177,8 +177,8 @@ struct ConcatenateOp {
   int64_t axis;
   bool operator==(const ConcatenateOp&) const = default;
 };
-// (lhs, rhs). Floats, both f16, bf16, f32 or f64: summed in f32 (f64 in f64), then rounded to `out`, one of these.
-// Integers (s2 .. s32, which may differ): exact modulo 2^32, `out` is s32.
+// (lhs, rhs). Floats, both f16, bf16, f32 or f64, are summed in f32 (f64 in f64), then rounded to `out`, one of these.
+// Integers (s2 .. s32, which may differ) are exact modulo 2^32; `out` is s32.
 struct DotGeneralOp {
   DotDims dims;
   DType out;
@@ -213,11 +213,11 @@ std::string OpName(const Op& op);
 std::string OpAttributes(const Op& op);
 int NumOutputs(const Op& op);
 
-// Axis `axis` of the operand and of the result of a PadOp, without strides.
+// The PadAxis of `axis`, with operand extent `size` and result extent `padded`; without strides.
 kernels::PadAxis PadAxisOf(const PadOp& op, int64_t axis, int64_t size, int64_t padded);
 
-// The outputs' avals. InvalidArgument if the operands' number, dtypes or shapes do not fit; the message names them, but
-// leaves the operation and the scope to the caller, who knows them.
+// The outputs' avals. InvalidArgument if the number, dtypes or shapes of the operands do not fit. The message names
+// them; the caller adds the operation and the scope.
 absl::StatusOr<std::vector<Aval>> InferOp(const Op& op, absl::Span<const Aval> operands);
 
 }  // namespace aqt

@@ -33,9 +33,10 @@ enum class SlotKind : uint8_t {
   kKey,     // random key
   kData,    // an example, a loss, ...
 };
-absl::string_view ToString(SlotKind kind);  // "param", "stat", "frozen", "key", "data"
-std::optional<SlotKind> SlotKindFromString(absl::string_view text);
+absl::string_view ToString(SlotKind kind);                           // "param", "stat", "frozen", "key", "data"
+std::optional<SlotKind> SlotKindFromString(absl::string_view text);  // nullopt for any other text
 
+// The name of an input or output of a program.
 struct Slot {
   SlotKind kind = SlotKind::kData;
   std::string path;  // "mlp/fc1/kernel"
@@ -43,7 +44,7 @@ struct Slot {
   std::string ToString() const;  // param "mlp/fc1/kernel"
 };
 
-// Scope names, each stored once. Number 0 is "".
+// Scope names, each stored once. Id 0 is "".
 class ScopeTable {
  public:
   using Id = int32_t;
@@ -57,6 +58,7 @@ class ScopeTable {
   absl::flat_hash_map<std::string, Id> ids_{{"", 0}};
 };
 
+// One operation on variables of a program.
 struct Equation {
   Op op;
   absl::InlinedVector<VarId, 3> in;
@@ -68,6 +70,7 @@ struct Equation {
 // Arrays by name: a model's parameters, statistics, frozen tensors, keys, data.
 using SlotValues = absl::btree_map<Slot, Array>;
 
+// Equations over variables, with named inputs and outputs.
 struct Program {
   struct Port {
     VarId var;
@@ -89,12 +92,13 @@ struct Program {
 };
 
 // Internal, naming the equation, unless every variable is bound once and before its use (inputs, constants, equations
-// in order), every output's aval is what the operation infers, and slots are distinct. Runs after each trace, hence
+// in order), every output has the aval that the operation infers, and slots are distinct. Runs after each trace, and so
 // after each transform that traces.
 absl::Status Check(const Program& program);
 
+// Options of ToText.
 struct TextOptions {
-  bool source_lines = false;
+  bool source_lines = false;  // also the source line of each equation
 };
 // The program as text. Deterministic; variables are numbered in the order in which they are bound. Constants of up to 8
 // elements are written out, larger ones as a hash of their bytes. Example:

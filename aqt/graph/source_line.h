@@ -9,7 +9,7 @@
 
 namespace aqt {
 
-// Where a model's code called an operation. `file` points to static storage.
+// The line of a model's code that called an operation. `file` points to static storage.
 struct SourceLine {
   const char* file = "";
   uint32_t line = 0;

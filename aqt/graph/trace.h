@@ -1,7 +1,7 @@
 #ifndef AQT_GRAPH_TRACE_H_
 #define AQT_GRAPH_TRACE_H_
 
-// From functions to programs. A model is a function of Values; the same function
+// Turns functions into programs. A model is a function of Values; the same function
 //   runs at once if no trace is active:
 //     std::vector<Value> y = model({Value(x), Value(w)});
 //   is recorded inside Trace:
@@ -22,11 +22,13 @@
 
 namespace aqt {
 
+// A named input of a trace.
 struct Input {
   Slot slot;
   Aval aval;
 };
 
+// A function of Values that Trace records.
 using TracedFunction = absl::FunctionRef<std::vector<Value>(absl::Span<const Value>)>;
 
 // Calls `fn` once with one traced Value per input and returns what it did as a program. Arrays that it uses become
@@ -46,26 +48,26 @@ bool IsTracing();
 // poisoned if an operand is poisoned or belongs to another trace, or if InferOp refuses the operands.
 std::vector<Value> Bind(const Op& op, absl::Span<const Value> operands, const SourceLine& where);
 
-// A poisoned Value, for an operation that refuses its operands before there is an Op; the trace fails with the same
+// A poisoned Value, for an operation that refuses its operands before there is an Op. The trace fails with the same
 // error.
 Value Refuse(const absl::Status& status, absl::string_view op, absl::Span<const Value> operands,
              const SourceLine& where);
 
-// The input of this name in the active trace, which the first call adds: after those given to Trace, by kind, then in
+// The input of this name in the active trace. The first call adds it: after the inputs given to Trace, by kind, then in
 // the order of the calls. Poisoned (and the trace fails) if it exists with another aval (InvalidArgument), or if no
 // trace is active (FailedPrecondition).
 Value InputSlot(const Slot& slot, const Aval& aval,
                 const std::source_location& where = std::source_location::current());
 
-// Makes `value` a named output of the active trace, besides what the function returns; this is how a layer returns new
-// state. The trace fails if the name is taken (AlreadyExists). Does nothing if no trace is active.
+// Makes `value` a named output of the active trace, in addition to what the function returns. This is how a layer
+// returns new state. The trace fails if the name is taken (AlreadyExists). Does nothing if no trace is active.
 void WriteSlot(const Slot& slot, const Value& value,
                const std::source_location& where = std::source_location::current());
 
 // Reserves a name in the active trace, for operations that derive the names of inputs, outputs or keys from it. False
-// if it was taken before. If no trace is active, every name is free.
+// if it is already taken. If no trace is active, every name is free.
 bool TakeName(absl::string_view name);
-bool IsNameTaken(absl::string_view name);
+bool IsNameTaken(absl::string_view name);  // whether TakeName would fail
 
 }  // namespace aqt
 

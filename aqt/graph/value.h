@@ -1,8 +1,8 @@
 #ifndef AQT_GRAPH_VALUE_H_
 #define AQT_GRAPH_VALUE_H_
 
-// What model functions compute with: an array, or a variable of the program that is being traced. The same function
-// runs at once on arrays and is recorded while a trace is active.
+// The values that model functions compute with: arrays, or variables of the program that is being traced. The same
+// function runs at once on arrays and is recorded while a trace is active.
 //
 // An operation that fails gives a poisoned Value, and so does every operation on one. Trace() returns the error; if no
 // trace is active, ToArray() does.
@@ -21,9 +21,10 @@
 
 namespace aqt {
 
-// The number of a variable in its program.
+// The index of a variable in its program.
 using VarId = int32_t;
 
+// An array, a traced variable or an error.
 class Value {
  public:
   Value();  // poisoned: "a Value without content was used"
@@ -46,19 +47,19 @@ class Value {
   // fails.
   absl::StatusOr<Array> ToArray(const std::source_location& where = std::source_location::current()) const;
 
-  // The only element of an array of T. T{} if there is no such element (traced, poisoned, another dtype or shape); an
-  // active trace then fails, so that a branch on the result is an error and not silently taken.
+  // The only element of an array of T. T{} if there is no such element (traced, poisoned, another dtype or shape). An
+  // active trace then fails, so that a branch on the result is an error and is not silently taken.
   template <class T>
   T Item(const std::source_location& where = std::source_location::current()) const;
 
   // For recorders and evaluators.
   struct TracedVar {
-    uint64_t trace;  // number of the trace
+    uint64_t trace;  // id of the trace
     VarId var;
   };
   static Value Traced(Aval aval, TracedVar var) { return Value(std::move(aval), var); }
   static Value Poisoned(Aval guess, absl::Status status) { return Value(std::move(guess), std::move(status)); }
-  // Null if the value is of another kind.
+  // Null if the value is of the other kind.
   const Array* array() const { return std::get_if<Array>(&content_); }
   const TracedVar* traced() const { return std::get_if<TracedVar>(&content_); }
 

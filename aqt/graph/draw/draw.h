@@ -22,7 +22,7 @@ struct Paint {
 };
 
 struct DrawOptions {
-  // Equations whose scope has this many levels or more are one box for each scope of that many levels: 1 folds
+  // Equations whose scope has at least this many levels are drawn as one box per scope of that many levels: 1 folds
   // "mlp/fc1" and "mlp/fc2" into "mlp", 0 folds everything. Null: a box for each equation.
   std::optional<int> depth = std::nullopt;
   std::function<Paint(const Equation&)> paint = nullptr;

@@ -1,7 +1,7 @@
 #ifndef AQT_GRAPH_DRAW_DRAWING_H_
 #define AQT_GRAPH_DRAW_DRAWING_H_
 
-// What draw.h draws, before it is laid out. Internal.
+// The boxes and arrows of draw.h, before layout. Internal.
 
 #include <string>
 #include <vector>
@@ -15,7 +15,7 @@ namespace aqt::internal {
 struct Box {
   std::vector<std::string> lines = {};
   std::string color = "#ffffff";
-  std::string scope = "";   // of its equations
+  std::string scope = "";   // scope of its equations
   std::string title = "";   // shown when the mouse is over it
   bool is_rounded = false;  // an input, a constant or an output
 };

@@ -11,6 +11,7 @@
 
 namespace aqt {
 
+// Checks and a callback for the equations that Eval runs.
 struct EvalHooks {
   // Fail with OutOfRange at the first equation that gives a NaN or an infinity from finite operands. The message says
   // operation, scope, shapes and source line, how many elements of which output, and the first with its index.
@@ -20,7 +21,7 @@ struct EvalHooks {
   // Called after each equation with its outputs (unused ones may be empty); for dumps.
   std::function<void(const Equation& eqn, absl::Span<const Array> outputs)> on_outputs = nullptr;
 
-  // Whether there is anything to do.
+  // Whether any hook is set.
   bool any() const { return stop_at_nonfinite || stop_at_nan || on_outputs != nullptr; }
 };
 

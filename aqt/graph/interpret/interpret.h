@@ -1,9 +1,9 @@
 #ifndef AQT_GRAPH_INTERPRET_INTERPRET_H_
 #define AQT_GRAPH_INTERPRET_INTERPRET_H_
 
-// The walker behind evaluation (eval.h) and rewriting (rewrite.h). Each is a type of lane (what represents a variable)
-// and a rule (what an equation does with its operands' lanes). Analyses, such as which variables are live or depend on
-// data, loop over the equations themselves.
+// The walk shared by evaluation (eval.h) and rewriting (rewrite.h). Each supplies a type of lane (what represents a
+// variable) and a rule (what an equation does with its operands' lanes). Analyses, such as which variables are live or
+// depend on data, loop over the equations themselves.
 
 #include <optional>
 #include <utility>
@@ -20,11 +20,11 @@
 namespace aqt {
 
 namespace internal {
-// For each variable, the index of the last equation that uses it: -1 if none does, eqns.size() for outputs.
+// For each variable, the index of the last equation that uses it: -1 if it is unused, eqns.size() for outputs.
 std::vector<int> LastUses(const Program& program);
-// InvalidArgument, naming both counts, if they differ.
+// InvalidArgument, naming both counts, if the program does not have `count` inputs.
 absl::Status ExpectArgumentCount(const Program& program, size_t count);
-// InvalidArgument, naming the slot, if an argument's dtype or shape is not the input's, too.
+// Also InvalidArgument, naming the slot, if an argument's dtype or shape is not the input's.
 absl::Status ExpectArguments(const Program& program, absl::Span<const Array> args);
 // The inputs' values by name. NotFound, naming the slot, if one is missing.
 absl::StatusOr<std::vector<Array>> ArgumentsOf(const Program& program, const SlotValues& values);

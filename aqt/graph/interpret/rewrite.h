@@ -1,8 +1,8 @@
 #ifndef AQT_GRAPH_INTERPRET_REWRITE_H_
 #define AQT_GRAPH_INTERPRET_REWRITE_H_
 
-// Programs from programs: a program is interpreted with Values as lanes while a trace records what a rule does with
-// each equation.
+// Rewrites programs. A program is interpreted with Values as lanes while a trace records what a rule does with each
+// equation.
 
 #include <vector>
 
@@ -15,8 +15,8 @@
 
 namespace aqt {
 
-// Replaces an equation: maps values for its operands to values for its outputs. What the rule binds gets the equation's
-// scope and source line. Operations bound inside, InputSlot and WriteSlot become part of the new program.
+// Replaces an equation: maps values for its operands to values for its outputs. Operations that the rule binds get the
+// equation's scope and source line. Operations bound inside, InputSlot and WriteSlot become part of the new program.
 using RewriteRule = absl::FunctionRef<absl::StatusOr<std::vector<Value>>(const Equation&, absl::Span<const Value>)>;
 
 // The rule that changes nothing: binds the equation's operation again.
@@ -35,7 +35,7 @@ std::vector<Value> Inline(const Program& program, absl::Span<const Value> args);
 
 // The inputs of `program`, for tracing again.
 std::vector<Input> InputsOf(const Program& program);
-// The slots of its outputs.
+// The output slots of `program`.
 std::vector<Slot> OutputSlotsOf(const Program& program);
 
 }  // namespace aqt

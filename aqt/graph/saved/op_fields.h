@@ -1,7 +1,7 @@
 #ifndef AQT_GRAPH_SAVED_OP_FIELDS_H_
 #define AQT_GRAPH_SAVED_OP_FIELDS_H_
 
-// The fields of the basic operations by name, for files. A name that was once saved is never changed.
+// The fields of the basic operations by name, for files. A saved name never changes.
 
 #include "aqt/graph/op.h"
 

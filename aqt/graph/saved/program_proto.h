@@ -3,7 +3,7 @@
 
 // Programs as bytes.
 //
-// A saved program begins with "AQTPROG\n" and the version of the format, u32. Then come records: the length of a
+// A saved program begins with "AQTPROG\n" and the version of the format, u32. Records follow, each with the length of a
 // message, u32, its CRC-32, u32, and the message, a SavedRecord of configs/program.proto: every variable, input,
 // constant, scope, equation and output, and an end that counts them. All integers are little endian. The same program
 // gives the same bytes. A later version of this library reads every earlier format.
@@ -24,29 +24,29 @@
 
 namespace aqt {
 
-// How a composite becomes bytes, and bytes a composite.
+// Converts a composite to bytes and back.
 struct CompositeCodec {
   std::function<absl::StatusOr<std::string>(const Composite&)> save;
   std::function<absl::StatusOr<std::shared_ptr<const Composite>>(absl::string_view)> load;
 };
-// By Composite::Name().
+// Codecs by Composite::Name().
 using CompositeCodecs = std::map<std::string, CompositeCodec>;
 
 struct LoadOptions {
-  // What the initial statistics of calibrations (Composite::InitialStatistics) may take, which are not in the file.
+  // A limit for the initial statistics of calibrations (Composite::InitialStatistics), which are not in the file.
   int64_t max_statistics_bytes = int64_t{1} << 32;
 };
 
-// Unimplemented, naming the equation, if it holds a composite without a codec, and for calls in more than 32 calls; the
-// errors of codecs.
+// The bytes of `program`. Unimplemented, naming the equation, for a composite without a codec and for calls nested more
+// than 32 deep; otherwise the errors of codecs.
 absl::StatusOr<std::string> SaveProgram(const Program& program, const CompositeCodecs& codecs = {});
 
-// Whether the bytes begin as those of a saved program.
+// Whether `bytes` begin like a saved program.
 bool IsSavedProgram(absl::string_view bytes);
 
-// The program whose bytes these are; its text is that of the one saved. DataLoss, naming the record and its place, if
-// bytes are missing or altered, or say what no program can be; Unimplemented for a later format and for operations and
-// composites that are unknown here; ResourceExhausted by `options`; the errors of codecs.
+// The program stored in `bytes`; its text is that of the saved one. DataLoss, naming the record and its position, if
+// bytes are missing or altered, or describe an impossible program; Unimplemented for a later format and for unknown
+// operations and composites; ResourceExhausted beyond the limits of `options`; otherwise the errors of codecs.
 absl::StatusOr<Program> LoadProgram(absl::string_view bytes, const CompositeCodecs& codecs = {},
                                     const LoadOptions& options = {});
 
