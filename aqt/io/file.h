@@ -20,8 +20,10 @@
 
 namespace aqt::io {
 
+// The type of a path.
 enum class FileKind : uint8_t { kRegular, kFolder, kLink, kOther };
 
+// What Stat reports about a path.
 struct FileInfo {
   FileKind kind = FileKind::kRegular;
   int64_t size = 0;  // in bytes; only of regular files
@@ -37,7 +39,7 @@ class RandomAccessFile {
  public:
   virtual ~RandomAccessFile() = default;
   virtual const std::string& path() const = 0;
-  // The file as it was when it was opened.
+  // The file's state when it was opened.
   virtual const FileInfo& info() const = 0;
   int64_t size() const { return info().size; }
   // Fills `dst` with the bytes from `offset` on. OutOfRange if they are not all inside [0, size()); DataLoss if the
@@ -51,20 +53,21 @@ class OutputFile {
  public:
   virtual ~OutputFile() = default;
   virtual const std::string& path() const = 0;
-  // Reserves `bytes` of disk space, so that a full disk is noticed before the work (ResourceExhausted), and makes the
-  // file that long. Does nothing on file systems that cannot reserve.
+  // Reserves `bytes` of disk space, so that a full disk is noticed before the work (ResourceExhausted), and gives the
+  // file that size. Does nothing on file systems that cannot reserve.
   virtual absl::Status Reserve(int64_t bytes) = 0;
-  // Writes at `offset`, which may lie beyond the end: the gap reads as zeros.
+  // Writes at `offset`, which may be beyond the end: the gap reads as zeros.
   virtual absl::Status Write(int64_t offset, absl::Span<const uint8_t> data) = 0;
   // Flushes to the disk, then renames; must be called only once. After an error in any step except the last (flushing
   // the folder) path() is unchanged.
   virtual absl::Status Commit() = 0;
 };
 
+// Options of CreateOutput and OutputFolder::Create.
 struct OutputOptions {
   // If false, an existing path() is AlreadyExists, both at creation and at Commit. If true, a regular file is replaced.
   bool overwrite = false;
-  // If true, whoever may read the file may also run it.
+  // If true, everyone who may read the file may also run it.
   bool executable = false;
 };
 
@@ -89,14 +92,14 @@ class FileSystem {
   virtual absl::StatusOr<FileInfo> LStat(absl::string_view path) const = 0;
   // The absolute path without links, "." and ".."; it must exist.
   virtual absl::StatusOr<std::string> RealPath(absl::string_view path) const = 0;
-  // Whether another file system, or a folder or file of this one, is mounted there: it can be neither renamed nor
-  // replaced.
+  // Whether something is mounted at `path`: another file system, or a folder or file of this one. A mount point can be
+  // neither renamed nor replaced.
   virtual absl::StatusOr<bool> IsMountPoint(absl::string_view path) const = 0;
   // Bytes that this process can still write to the file system of `path`; nullopt if that is not reported.
   virtual absl::StatusOr<std::optional<int64_t>> FreeBytes(absl::string_view path) const = 0;
   // Names in the folder, sorted bytewise, without "." and "..".
   virtual absl::StatusOr<std::vector<std::string>> List(absl::string_view folder) const = 0;
-  // Creates one level; AlreadyExists if there is anything with this name.
+  // Creates one level; AlreadyExists if the name is taken.
   virtual absl::Status CreateFolder(absl::string_view path) const = 0;
   // Removes a file, a link or an empty folder.
   virtual absl::Status Remove(absl::string_view path) const = 0;
@@ -109,7 +112,7 @@ class FileSystem {
   // Makes all creations, renames and removals in the folder survive a power failure.
   virtual absl::Status SyncFolder(absl::string_view path) const = 0;
   // Creates a file with this name, which is removed with the lock. Unavailable, naming the process, if the lock is
-  // held; a file left behind by a killed process is not a lock. Always succeeds on file systems without locks.
+  // held; a file left by a killed process is not a lock. Always succeeds on file systems without locks.
   virtual absl::StatusOr<std::unique_ptr<FileLock>> Lock(absl::string_view path) const = 0;
 };
 
@@ -118,7 +121,7 @@ const FileSystem& LocalFileSystem();
 
 // ---- on any FileSystem
 
-// False if there is nothing; an error if that cannot be determined.
+// False if the path does not exist; an error if that cannot be determined.
 absl::StatusOr<bool> Exists(const FileSystem& fs, absl::string_view path);
 // Whether both exist and are the same file or folder, also through links.
 absl::StatusOr<bool> SameFile(const FileSystem& fs, absl::string_view a, absl::string_view b);
@@ -135,8 +138,8 @@ absl::Status CopyFile(const FileSystem& fs, absl::string_view from, absl::string
 // is touched. Continues after an error and returns the first one.
 absl::Status RemoveTree(const FileSystem& fs, absl::string_view path);
 
-// OutputFolder keeps a replaced folder that it could not remove, or is about to replace, under its name with this
-// suffix, followed by "-2", "-3", ... if that is taken.
+// The suffix that OutputFolder gives to a replaced folder that it could not remove, or is about to replace; followed by
+// "-2", "-3", ... if the name is taken.
 inline constexpr char kReplacedSuffix[] = ".aqt-old";
 
 // A folder of files that appears complete or not at all: fill temporary_path(), then Commit. If destroyed without a
@@ -157,7 +160,7 @@ class OutputFolder {
   //
   // An old folder is exchanged with the new one in one step, then the folder above is flushed, and only then is the old
   // folder removed. If the file system cannot exchange, path() is first renamed to path() + kReplacedSuffix and then
-  // the new folder to path(): a crash in between leaves both, complete, under other names. An error says where they
+  // the new folder to path(). A crash in between leaves both, complete, under other names. An error says where they
   // are: nothing of the old folder is removed before the new one is safe.
   absl::Status Commit();
 

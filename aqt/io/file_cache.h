@@ -1,8 +1,8 @@
 #ifndef AQT_IO_FILE_CACHE_H_
 #define AQT_IO_FILE_CACHE_H_
 
-// Private to this folder: any number of files to read, of which only a few are open at a time. A checkpoint of some
-// hundred shards would otherwise need as many descriptors.
+// Private to this folder: any number of files to read, with only a few open at a time. A checkpoint of several hundred
+// shards would otherwise need as many descriptors.
 
 #include <memory>
 
@@ -16,11 +16,11 @@ class FileCache {
  public:
   static constexpr int kMaxOpen = 16;
 
-  // Besides these, each thread that is reading may hold one more file open.
+  // In addition, each reading thread may hold one more file open.
   explicit FileCache(int max_open = kMaxOpen);
 
-  // Opens the file, and later again when it is read after others. A read is Aborted if the file at `path` then has
-  // another size or time of its last change. `fs` must outlive the result; the cache need not.
+  // Opens the file, and again later when it is read after others. A read is Aborted if the file at `path` then has
+  // another size or modification time. `fs` must outlive the result; the cache need not.
   absl::StatusOr<std::unique_ptr<RandomAccessFile>> Open(const FileSystem& fs, absl::string_view path);
 
  private:

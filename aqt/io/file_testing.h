@@ -52,18 +52,18 @@ class FaultInjectingFileSystem final : public FileSystem {
   void FailNth(FileCall call, int n, int error);
   // Every call of this kind fails from now on.
   void FailAll(FileCall call, int error);
-  // Like a full disk: writes succeed for this many more bytes in total, then are partial, then fail with ENOSPC.
+  // Simulates a full disk: writes succeed for this many more bytes in total, then are partial, then fail with ENOSPC.
   // Reserving space succeeds.
   void LimitDisk(int64_t bytes);
-  // No read or write moves more than this many bytes at once.
+  // Each read or write moves at most this many bytes.
   void LimitTransfer(int64_t bytes);
   // Every second call of open, read, write and sync is interrupted by a signal (EINTR).
   void Interrupt();
-  // What FreeBytes reports; nullopt if it reports nothing.
+  // Sets what FreeBytes reports; nullopt: it reports nothing.
   void SetFreeBytes(std::optional<int64_t> bytes);
   // Makes IsMountPoint report a mount point at this path.
   void SetMountPoint(std::string path);
-  // `hook` is called before every call, one at a time; if it returns anything other than 0, the call fails with that
+  // `hook` is called before every call, one at a time. If it returns a value other than 0, the call fails with that
   // errno.
   void SetHook(std::function<int(FileCall)> hook);
   // Forgets all faults.

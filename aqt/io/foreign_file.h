@@ -1,7 +1,7 @@
 #ifndef AQT_IO_FOREIGN_FILE_H_
 #define AQT_IO_FOREIGN_FILE_H_
 
-// Recognises files that are given or found in place of those that this library reads, for error messages.
+// Recognises files that are given or found in place of those this library reads, for error messages.
 
 #include <string>
 
@@ -9,14 +9,14 @@
 
 namespace aqt::io {
 
-// As many bytes of a file as GuessContent wants.
+// The number of leading bytes that GuessContent looks at.
 inline constexpr int kGuessBytes = 64;
 
 // "; it looks like WHAT: REMEDY" for a file that begins with these bytes, or an empty text. Recognises Git LFS
-// pointers, web pages and error messages that were saved in place of a download, and the formats of other weights.
+// pointers, web pages and error messages saved in place of a download, and the formats of other weights.
 std::string GuessContent(absl::string_view begin);
 
-// The format that a file's name says it holds weights in ("PyTorch"), or an empty text. safetensors is not among them.
+// The weight format that a file's name indicates ("PyTorch"), or an empty text. safetensors is not included.
 absl::string_view WeightFormatOfName(absl::string_view name);
 
 // How to get safetensors from weights in that format.

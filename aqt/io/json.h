@@ -19,8 +19,8 @@ struct JsonScalar {
   // kNumber: a number with a sign, a fraction, an exponent or more than 64 bits.
   enum Kind : uint8_t { kNull, kBool, kUnsigned, kNumber, kString };
   Kind kind = kNull;
-  uint64_t unsigned_value = 0;    // of kUnsigned; 0 or 1 of kBool
-  std::string* string = nullptr;  // of kString; may be moved from
+  uint64_t unsigned_value = 0;    // for kUnsigned; 0 or 1 for kBool
+  std::string* string = nullptr;  // for kString; may be moved from
 };
 
 // Called in the order of the text. An error stops the parse and is returned by ParseJson.
@@ -38,7 +38,7 @@ class JsonHandler {
 // DataLoss, with the byte position, if `text` is not JSON or nests objects and arrays deeper than `max_depth`.
 absl::Status ParseJson(absl::string_view text, int max_depth, JsonHandler& handler);
 
-// A JSON object as Python's json module reads and writes it: the words NaN, Infinity and -Infinity are values, too, and
+// A JSON object as Python's json module reads and writes it: the words NaN, Infinity and -Infinity are also values, and
 // numbers can have any size. Members that a program does not understand keep their text.
 struct JsonObjectText {
   struct Member {
@@ -52,8 +52,8 @@ struct JsonObjectText {
   // such as "NaN", "-Infinity" or "1e999".
   std::string standard;
 };
-// DataLoss, beginning with "line L, column C: ", if `text` is anything else; also if a key occurs twice in one object
-// (at any depth), if nesting is deeper than `max_depth`, and if the text is not UTF-8 without a byte order mark.
+// DataLoss, beginning with "line L, column C: ", if `text` is not such an object, if a key occurs twice in one object
+// (at any depth), if nesting is deeper than `max_depth`, or if the text is not UTF-8 without a byte order mark.
 absl::StatusOr<JsonObjectText> ScanJsonObject(absl::string_view text, int max_depth);
 
 // `text` as a quoted JSON string: `"`, `\` and control characters are escaped, everything else is unchanged.

@@ -10,9 +10,9 @@
 
 namespace aqt::io {
 
-// The temporary files and folders next to `path` through which OutputFile and OutputFolder write it, and the replaced
-// folders that OutputFolder keeps (kReplacedSuffix): both leftovers of killed processes and output that is being
-// written now. Whole paths, sorted.
+// The temporary files and folders next to `path` that OutputFile and OutputFolder use to write it, and the replaced
+// folders that OutputFolder keeps (kReplacedSuffix). They are leftovers of killed processes or output that is being
+// written now. Full paths, sorted.
 absl::StatusOr<std::vector<std::string>> FindLeftovers(const FileSystem& fs, absl::string_view path);
 
 }  // namespace aqt::io

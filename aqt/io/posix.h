@@ -1,7 +1,7 @@
 #ifndef AQT_IO_POSIX_H_
 #define AQT_IO_POSIX_H_
 
-// Private to this folder: the FileSystem on POSIX, and the system calls that it makes, which tests can replace.
+// Private to this folder: the FileSystem on POSIX and its system calls, which tests can replace.
 
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -21,7 +21,7 @@
 
 namespace aqt::io::internal {
 
-// Each function is the system call of that name: it fails with -1 and errno, and may be interrupted or partial.
+// Each function is the system call of that name. It fails with -1 and errno, and may be interrupted or partial.
 class PosixCalls {
  public:
   virtual ~PosixCalls() = default;
@@ -42,13 +42,13 @@ class PosixCalls {
   virtual int MkDir(const char* path, mode_t mode) const;
   virtual int FLock(int fd, int operation) const;
   virtual int StatVfs(const char* path, struct statvfs* info) const;
-  // 1 if something is mounted at `path`, whose last part is not followed if it is a link; otherwise 0.
+  // 1 if something is mounted at `path`, otherwise 0. A link in the last part of `path` is not followed.
   virtual int IsMountPoint(const char* path) const;
   // Appends the names in a folder (opendir, readdir, closedir).
   virtual int List(const char* folder, std::vector<std::string>* names) const;
 };
 
-// A name in the folder of `target` that begins with '.' and differs between processes and from call to call.
+// A name in the folder of `target` that begins with '.' and differs between processes and between calls.
 std::string TemporaryName(absl::string_view target);
 
 class PosixFileSystem final : public FileSystem {

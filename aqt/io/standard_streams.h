@@ -3,9 +3,9 @@
 
 namespace aqt::io {
 
-// Opens /dev/null in place of standard input, output and error if they are closed (`program <&- >&- 2>&-`). Without
-// this the first file that a program opens gets the number of a closed stream, and its prints go into that file. Must
-// be called first in main. Returns false, with errno, on failure: then the program must not open any file.
+// Opens /dev/null in place of standard input, output and error if they are closed (`program <&- >&- 2>&-`). Otherwise
+// the first file that a program opens gets the number of a closed stream, and what the program prints goes into that
+// file. Must be called first in main. Returns false, with errno, on failure: the program must then not open any file.
 bool OpenStandardStreams();
 
 }  // namespace aqt::io

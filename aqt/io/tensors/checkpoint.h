@@ -6,9 +6,9 @@
 //     model.safetensors.index.json and the shards that it names, or else
 //     model.safetensors, or else
 //     one other checkpoint: an index of another name, such as diffusion_pytorch_model.safetensors.index.json, with its
-//     shards; a whole set, such as model-00001-of-00002.safetensors and its sibling; or a single *.safetensors.
-// A folder with both an index and a single file of the same name that the index does not name is refused as ambiguous,
-// and so is one with several other checkpoints.
+//     shards; a full set, such as model-00001-of-00002.safetensors and its sibling; or a single *.safetensors.
+// A folder with both an index and a single file of the same name that the index does not name is refused as ambiguous.
+// So is one with several other checkpoints.
 
 #include <cstdint>
 #include <string>
@@ -25,19 +25,20 @@
 
 namespace aqt::io {
 
-inline constexpr char kModelFile[] = "model.safetensors";
-inline constexpr char kIndexFile[] = "model.safetensors.index.json";
+inline constexpr char kModelFile[] = "model.safetensors";             // a model in one file
+inline constexpr char kIndexFile[] = "model.safetensors.index.json";  // the index of a sharded model
 
+// Options of Checkpoint::Open.
 struct CheckpointOptions {
   // A file or folder inside the opened folder that is not part of it: the output of a conversion. It need not exist.
   std::string leave_out;
 };
 
-// The tensors, and the files beside them. path() is as given to Open; a shard is a safetensors file.
+// The tensors and the other files of a checkpoint. path() is as given to Open; a shard is a safetensors file.
 class Checkpoint final : public TensorSource {
  public:
-  // NotFound if a file is missing, also one that only the names of the others tell of; DataLoss if a file is damaged,
-  // or index and shards disagree (each tensor must be in the shard that the index names, and in no other; each tensor
+  // NotFound if a file is missing, even if only the names of its siblings imply it; DataLoss if a file is damaged, or
+  // if index and shards disagree (each tensor must be in the shard that the index names, and in no other; each tensor
   // of a shard must be in the index; each file of a set must be in the index); FailedPrecondition if a folder is
   // ambiguous. Shards are opened when they are read, a few at a time: `fs` must outlive the result.
   static absl::StatusOr<Checkpoint> Open(const FileSystem& fs, absl::string_view path,
@@ -48,15 +49,15 @@ class Checkpoint final : public TensorSource {
   bool has_index() const { return has_index_; }
   // Whether it is a set of files, with or without an index.
   bool is_sharded() const { return is_sharded_; }
-  // What the names of its files begin with: "model", "diffusion_pytorch_model", "model.fp16".
+  // The common beginning of its file names: "model", "diffusion_pytorch_model", "model.fp16".
   const std::string& stem() const { return stem_; }
-  // The index that is there, or the one that a set without an index should have.
+  // The existing index, or the one that a set without an index should have.
   const std::string& index_name() const { return index_name_; }
-  // What the index says beside its weight map.
+  // The content of the index apart from its weight map.
   const IndexExtras& index_extras() const { return index_extras_; }
 
   // The folder's other files, sorted, as paths relative to it ("config.json", "2_Dense/model.safetensors"), for a
-  // converter to copy. Leaves out what FolderFiles (folder_files.h) does, the index, and *.safetensors files and
+  // converter to copy. Excludes what FolderFiles (folder_files.h) leaves out, the index, and *.safetensors files and
   // indices next to it that are not part of this checkpoint, except an adapter's. Empty if a file was opened.
   const std::vector<std::string>& other_files() const { return other_files_; }
   // The *.safetensors and *.safetensors.index.json files that other_files() leaves out as unused.

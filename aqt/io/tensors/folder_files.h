@@ -12,9 +12,9 @@
 
 namespace aqt::io {
 
-// What is taken, and what is not:
-//   regular files that can be opened      taken, up to 32 folders deep, except names that begin with '.'
-//   links to files                        taken, with their target's content. Links out of the folder, such as all
+// What is included:
+//   regular files that can be opened      yes, up to 32 folders deep, except names that begin with '.'
+//   links to files                        yes, with their target's content. Links out of the folder, such as all
 //                                         those in a snapshot of the Hugging Face cache, are named in a warning
 //   links to folders inside the folder    followed, except from inside another link
 //   links to folders outside              not followed, with a warning: they may lead to anything, also to "/"
@@ -25,7 +25,7 @@ struct FolderFiles {
   std::vector<std::string> warnings;
 };
 
-// `own`: names in the folder that the caller reads itself; they are not listed, but warnings mention their links.
+// `own`: names in the folder that the caller reads itself. They are not listed, but warnings mention their links.
 // `left_out`: a path inside the folder that is silently skipped, with the old folders that OutputFolder keeps next to
 // it; may be empty.
 absl::StatusOr<FolderFiles> FindFolderFiles(const FileSystem& fs, const std::string& folder,

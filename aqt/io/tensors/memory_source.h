@@ -18,16 +18,16 @@ namespace aqt::io {
 
 class MemorySource final : public TensorSource {
  public:
-  // Arrays of distinct names and of dtypes that files have, in one shard called `name`.
+  // Arrays with distinct names and dtypes that files support, in one shard called `name`.
   MemorySource(std::string name, std::vector<std::pair<std::string, Array>> arrays, Metadata metadata = {});
 
-  // The most bytes that one ReadBytes was asked for.
+  // The largest number of bytes requested by one ReadBytes.
   int64_t largest_read() const { return largest_read_; }
 
  private:
   absl::Status ReadBytes(const TensorInfo& tensor, int64_t offset, absl::Span<uint8_t> dst) const override;
 
-  std::vector<Array> arrays_;  // a tensor's is at its `begin`
+  std::vector<Array> arrays_;  // indexed by a tensor's `begin`
   mutable std::atomic<int64_t> largest_read_ = 0;
 };
 

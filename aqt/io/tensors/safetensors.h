@@ -54,9 +54,10 @@ class SafetensorsReader final : public TensorSource {
   absl::Status ReadBytes(const TensorInfo& tensor, int64_t offset, absl::Span<uint8_t> dst) const override;
 
   std::unique_ptr<RandomAccessFile> file_;
-  int64_t data_begin_ = 0;  // of the file
+  int64_t data_begin_ = 0;  // offset in the file
 };
 
+// Options of SafetensorsWriter and LayOutSafetensors.
 struct SafetensorsWriterOptions {
   Metadata metadata = {};  // written if not empty, in this order; keys must be distinct
   // The data starts at a multiple of this many bytes in the file: a power of two from 8 to 4096. 8 gives the bytes
@@ -65,19 +66,21 @@ struct SafetensorsWriterOptions {
   OutputOptions output = {};
 };
 
-// The JSON text of a header with its padding, and the place of each tensor: sorted by dtype (kU64 first), then by name.
+// The JSON text of a header with its padding, and the position of each tensor: sorted by dtype (kU64 first), then by
+// name.
 struct SafetensorsLayout {
   std::string json;
   std::vector<TensorInfo> tensors;
   int64_t data_bytes = 0;
 };
-// InvalidArgument if a name is used twice, is "__metadata__" or is not UTF-8, if TensorBytes refuses a shape, the sum
-// of the sizes exceeds 2^63 - 1, the alignment is not allowed, or the header would exceed kMaxSafetensorsHeader.
+// InvalidArgument if a name is used twice, is "__metadata__" or is not UTF-8, if TensorBytes refuses a shape, if the
+// sum of the sizes exceeds 2^63 - 1, if the alignment is not allowed, or if the header would exceed
+// kMaxSafetensorsHeader.
 absl::StatusOr<SafetensorsLayout> LayOutSafetensors(std::vector<TensorSpec> tensors,
                                                     const SafetensorsWriterOptions& options);
 
 // Writes a file whose tensors are known up front; their data may come in any order and in pieces. Only the layout and
-// the list of written ranges are kept in memory. The file appears, complete, at Finish, or never. Write and WriteArray
+// the list of written ranges are kept in memory. The complete file appears at Finish, or never. Write and WriteArray
 // are thread-safe.
 class SafetensorsWriter {
  public:

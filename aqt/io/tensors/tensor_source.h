@@ -1,8 +1,8 @@
 #ifndef AQT_IO_TENSORS_TENSOR_SOURCE_H_
 #define AQT_IO_TENSORS_TENSOR_SOURCE_H_
 
-// Tensors by name, wherever they are stored. Whoever only reads tensors takes a TensorSource, and works with every file
-// format.
+// Tensors by name, independent of how they are stored. Code that only reads tensors takes a TensorSource and works with
+// every file format.
 
 #include <cstdint>
 #include <string>
@@ -19,7 +19,7 @@
 namespace aqt::io {
 
 struct TensorInfo : TensorSpec {
-  // Bytes [begin, end) of the shard's data; where that starts is known only to the source. May have any alignment.
+  // Bytes [begin, end) of the shard's data. Only the source knows where the data starts. May have any alignment.
   int64_t begin = 0;
   int64_t end = 0;
   int shard = 0;  // index into TensorSource::shards()
@@ -30,8 +30,8 @@ struct TensorInfo : TensorSpec {
 // Keys and values of a file's header, in order.
 using Metadata = std::vector<std::pair<std::string, std::string>>;
 
-// A new format is a class that gives its list of tensors to SetContents and implements ReadBytes. Reading is
-// thread-safe.
+// Reads tensors by name. A new format is a class that gives its list of tensors to SetContents and implements
+// ReadBytes. Reading is thread-safe.
 class TensorSource {
  public:
   // A file that holds tensors.
@@ -48,18 +48,18 @@ class TensorSource {
   // At least one; sorted by name.
   const std::vector<Shard>& shards() const { return shards_; }
   std::vector<std::string> shard_names() const;
-  // Shard by shard, in the order of the data. Names are distinct.
+  // Ordered by shard, then by position in the data. Names are distinct.
   const std::vector<TensorInfo>& tensors() const { return tensors_; }
-  // Of all tensors.
+  // The size of all tensors.
   int64_t total_bytes() const { return total_bytes_; }
-  // Messages for users about what was found when it was opened.
+  // Messages for users about problems found by opening.
   const std::vector<std::string>& warnings() const { return warnings_; }
 
   // Null if no tensor has this name. Logarithmic.
   const TensorInfo* Find(absl::string_view name) const;
-  // Fills `dst` with the bytes from `offset` on, counted from the first byte of the tensor, which is one of tensors():
-  // little-endian, row-major, without padding. OutOfRange if they are not all inside the tensor; the errors of
-  // ReadBytes.
+  // Fills `dst` with the bytes from `offset` on, counted from the first byte of the tensor, which must be one of
+  // tensors(): little-endian, row-major, without padding. OutOfRange if they are not all inside the tensor; otherwise
+  // the errors of ReadBytes.
   absl::Status Read(const TensorInfo& tensor, int64_t offset, absl::Span<uint8_t> dst) const;
   // The whole tensor. NotFound if no tensor has this name; Unimplemented if ToDType has no dtype for it; DataLoss if a
   // BOOL is neither 0 nor 1.
@@ -71,12 +71,12 @@ class TensorSource {
   TensorSource(TensorSource&&) = default;
   TensorSource& operator=(TensorSource&&) = default;
 
-  // Called once, before the source is used. `tensors` have distinct names, and sizes as TensorBytes says.
+  // Called once, before the source is used. `tensors` have distinct names, and the sizes that TensorBytes gives.
   void SetContents(std::string path, std::vector<Shard> shards, std::vector<TensorInfo> tensors,
                    std::vector<std::string> warnings = {});
 
  private:
-  // Read, for bytes that are inside the tensor; at least one.
+  // Implements Read for at least one byte; all bytes are inside the tensor.
   virtual absl::Status ReadBytes(const TensorInfo& tensor, int64_t offset, absl::Span<uint8_t> dst) const = 0;
 
   // "'PATH', tensor 'NAME'", for messages.
@@ -90,8 +90,9 @@ class TensorSource {
   std::vector<std::string> warnings_;
 };
 
-// The order of `tensors` by name, as indices; and the tensor of that name, or null.
+// The order of `tensors` by name, as indices.
 std::vector<int32_t> SortByName(const std::vector<TensorInfo>& tensors);
+// The tensor of that name, or null.
 const TensorInfo* FindByName(const std::vector<TensorInfo>& tensors, const std::vector<int32_t>& by_name,
                              absl::string_view name);
 

@@ -15,8 +15,8 @@
 
 namespace aqt::io {
 
-// The element types of safetensors, which other formats' plain types are among. Its writer sorts tensors by this order,
-// reversed.
+// The element types of safetensors, which include the plain types of other formats. The writer sorts tensors by this
+// order, reversed.
 enum class FileDType : uint8_t {
   kBool,
   kF4,
@@ -49,13 +49,13 @@ int BitWidth(FileDType dtype);
 absl::string_view ToString(FileDType dtype);
 std::optional<FileDType> FileDTypeFromString(absl::string_view text);
 std::ostream& operator<<(std::ostream& os, FileDType dtype);
-// The dtype of these elements in memory. None for F4, F6_*, F8_E8M0, F8_*FNUZ, U16, C64, U64, which are only copied as
-// bytes.
+// The dtype of these elements in memory. Null for F4, F6_*, F8_E8M0, F8_*FNUZ, U16, C64 and U64, which are only copied
+// as bytes.
 std::optional<DType> ToDType(FileDType dtype);
-// None for s2 and s4, which the format lacks.
+// Null for s2 and s4, which the format lacks.
 std::optional<FileDType> ToFileDType(DType dtype);
 
-// NumPy's limit, which also keeps messages short.
+// NumPy's limit. It also keeps messages short.
 inline constexpr int64_t kMaxTensorRank = 64;
 
 // The size of a tensor in bytes. InvalidArgument if the rank exceeds kMaxTensorRank, an extent is negative, the size
