@@ -17,25 +17,25 @@ struct RaggedDims {
   bool operator==(const RaggedDims&) const = default;
 };
 
-// An einsum of two operands (quant/contraction/einsum.h): a dot_general of what the equation makes of them.
+// An einsum of two operands (quant/contraction/einsum.h): the equation lowers it to a dot_general.
 struct EinsumDims {
   std::string equation;  // "bqhd,bkhd->bhqk"
   bool operator==(const EinsumDims&) const = default;
 };
 
-// How the operands of a contraction meet.
+// The dimensions of a contraction of any kind.
 using ContractionDims = std::variant<DotDims, ConvDims, RaggedDims, EinsumDims>;
-// Of those that have a plan of their own: an einsum is a dot_general.
+// The dimensions of contractions with a plan of their own: an einsum is a dot_general.
 using PlannedDims = std::variant<DotDims, ConvDims, RaggedDims>;
 
 // "dot_general", "conv", "ragged_dot", "einsum".
 absl::string_view KindOf(const ContractionDims& dims);
 absl::string_view KindOf(const PlannedDims& dims);
 
-// InvalidArgument, naming those that there are, for another kind.
+// InvalidArgument, naming the known kinds, for any other kind.
 absl::Status ValidateKind(absl::string_view kind);
 
-// For the text of a program: "dims=(([1],[0]),([],[]))"; "padding=SAME, strides=[2,2], groups=4", without what is 1;
+// For the text of a program: "dims=(([1],[0]),([],[]))"; "padding=SAME, strides=[2,2], groups=4", without values of 1;
 // nothing for a ragged contraction.
 std::string DescribeDims(const PlannedDims& dims);
 

@@ -1,7 +1,7 @@
 #ifndef AQT_OPS_EINSUM_VALUES_H_
 #define AQT_OPS_EINSUM_VALUES_H_
 
-// An einsum in operations of a program, around a product of one's choice: float or quantized. Internal.
+// An einsum in operations of a program, around a given product: float or quantized. Internal.
 
 #include "absl/functional/function_ref.h"
 #include "aqt/core/dot_dims.h"
@@ -10,11 +10,11 @@
 
 namespace aqt::internal {
 
-// The product of two operands of one float dtype: those of the equation, or these exchanged (EinsumLowering::swapped).
+// The product of two operands of one float dtype: those of the equation, possibly exchanged (EinsumLowering::swapped).
 using EinsumProduct = absl::FunctionRef<Value(const Value& lhs, const Value& rhs, const DotDims& dims)>;
 
 // The result of the equation for lhs and rhs: diagonals, conversions and sums of each operand, the product, and its
-// axes in the order of the result. The bits, and those of the gradients, are EinsumPlan's if the product's are.
+// axes in the order of the result. If the product has the bits of EinsumPlan's, so do the result and the gradients.
 // `sums_in_dtype`: Compat::einsum_sums_in_dtype.
 Value EinsumValue(const EinsumLowering& lowering, const Value& lhs, const Value& rhs, EinsumProduct product,
                   bool sums_in_dtype = false);

@@ -13,12 +13,12 @@
 
 namespace aqt::ops {
 
-// x where x > 0, else 0; NaN stays NaN. The gradient is that of the result where x > 0, else 0. As jax.nn.relu.
+// x where x > 0, else 0; NaN stays NaN. The gradient is passed where x > 0, and is 0 elsewhere. As jax.nn.relu.
 Value Relu(const Operand& x);
 
 // x Phi(x) = x/2 (1 + erf(x / sqrt(2))), the Gaussian error linear unit (Hendrycks and Gimpel 2016).
 Value Gelu(const Operand& x);
-// Its approximation x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
+// The approximation x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) of Gelu.
 Value GeluTanh(const Operand& x);
 // x logistic(x), also known as swish.
 Value Silu(const Operand& x);
@@ -40,21 +40,21 @@ Value SoftmaxCrossEntropy(const Operand& logits, const Operand& labels);
 // [...] -> [..., classes]: 1 at each index, s32, and 0 elsewhere; all zeros for an index out of range.
 Value OneHot(const Operand& indices, int64_t classes, DType dtype = DType::kF32);
 
-// What windows do at the edges of an array.
+// How windows are placed at the edges of an array.
 enum class PoolPadding : uint8_t {
   kValid,  // only whole windows
-  kSame,   // as many windows as steps of the stride; what is missing is split between both ends, the odd one behind
+  kSame,   // as many windows as steps of the stride; padding is split between both ends, an odd element at the end
 };
 
-// The maximum or the mean of each window of x [batch, spatial..., channels]; `window` and `strides` have a number for
-// each spatial axis, and no strides are ones. The gradient of a maximum goes to the first one in its window. A mean
-// counts padding as zeros, or, without `count_padding`, only what is there.
+// The maximum of each window of x [batch, spatial..., channels]. `window` and `strides` have a number for each spatial
+// axis; empty `strides` means ones. The gradient of a maximum goes to the first one in its window.
 Value MaxPool(const Operand& x, const PerAxis& window, const PerAxis& strides = {},
               PoolPadding padding = PoolPadding::kValid);
+// The mean of each window, otherwise as MaxPool. Padding counts as zeros, or is excluded without `count_padding`.
 Value AvgPool(const Operand& x, const PerAxis& window, const PerAxis& strides = {},
               PoolPadding padding = PoolPadding::kValid, bool count_padding = true);
 
-// f32 numbers from [0, 1), multiples of 2^-23, from a key u32[2]: those of jax.random.uniform.
+// f32 numbers from [0, 1), multiples of 2^-23, from a key u32[2]. Equal to jax.random.uniform.
 Value RandomUniform(const Operand& key, const Shape& shape);
 
 }  // namespace aqt::ops

@@ -1,7 +1,7 @@
 #ifndef AQT_OPS_PANEL_CACHE_H_
 #define AQT_OPS_PANEL_CACHE_H_
 
-// Packed operands that are alive in this process: programs that hold one weight share its packed form. Internal.
+// Packed operands that are in use in this process: programs with the same weight share its packed form. Internal.
 
 #include <cstddef>
 #include <memory>
@@ -14,7 +14,7 @@
 
 namespace aqt::internal {
 
-// Owns nothing: an entry lives as long as somebody holds what was packed and what it was packed from. Thread-safe.
+// Owns nothing: an entry exists while both the packed array and its sources are in use. Thread-safe.
 class PanelCache {
  public:
   static PanelCache& OfProcess();
@@ -24,12 +24,12 @@ class PanelCache {
   PanelCache(const PanelCache&) = delete;
   PanelCache& operator=(const PanelCache&) = delete;
 
-  // What was packed before from the same buffers, as `form` says, or what `pack` makes now. `form` holds everything
-  // that the result depends on besides the sources' data.
+  // The array packed earlier from the same buffers with the same `form`, otherwise the result of `pack`. `form` must
+  // contain everything that the result depends on besides the sources' data.
   absl::StatusOr<Array> Get(absl::Span<const Array> sources, absl::string_view form,
                             absl::FunctionRef<absl::StatusOr<Array>()> pack);
 
-  // The number of entries that are alive.
+  // The number of entries in use.
   size_t size();
 
  private:

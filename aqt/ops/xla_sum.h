@@ -13,12 +13,13 @@
 
 namespace aqt::internal {
 
-// kernels::SumAsXla(x, axes), "xla_sum": x is f32, bf16 or f16, `axes` are ascending. The gradient of each element is
-// that of its sum.
+// kernels::SumAsXla(x, axes), "xla_sum": x is f32, bf16 or f16, and `axes` are ascending. The gradient of each element
+// is that of its sum.
 Value SumAsXla(const Value& x, const Axes& axes);
 
-// For saved programs: the axes of an "xla_sum", null for any other operation; and the operation.
+// For serialization: the axes of an "xla_sum"; null for any other operation.
 std::optional<Axes> XlaSumAxesOf(const Composite& op);
+// The "xla_sum" over these axes.
 absl::StatusOr<std::shared_ptr<const Composite>> MakeXlaSum(const Axes& axes);
 
 }  // namespace aqt::internal

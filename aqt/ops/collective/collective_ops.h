@@ -3,14 +3,14 @@
 
 // Exchanges between processes (collective/collective.h) as operations of a program:
 //   all_reduce_sum(x), all_reduce_max(x), all_reduce_min(x) -> the sum, maximum or minimum over the processes
-//   all_gather(x) {axis=0} -> the parts of all processes, one behind the other
+//   all_gather(x) {axis=0} -> the parts of all processes, concatenated
 //   sum_gradient(x) -> x, whose gradient is the sum of the gradients of the processes
 // The processes run programs with the same exchanges in the same order. No gradient flows through the first two kinds:
-// they are placed behind gradients (transforms/data_parallel.h). They are not saved: save a program before they are
+// they are placed after gradients (transforms/data_parallel.h). They cannot be saved: save a program before they are
 // placed.
 //
-// With `mesh_axes`, names such as "data" or "data,model", an exchange is between the processes that differ along these
-// axes of a mesh only (collective/mesh.h).
+// With `mesh_axes`, names such as "data" or "data,model", an exchange is only between the processes that differ along
+// these axes of a mesh (collective/mesh.h).
 
 #include <cstdint>
 
@@ -21,8 +21,8 @@
 
 namespace aqt {
 
-// Exchanges that this thread evaluates while the object lives go through `collective`, which must outlive it; null
-// means that there are none.
+// During the lifetime of this object, exchanges that this thread evaluates go through `collective`, which must outlive
+// it. Null: there is no collective.
 class UseCollective {
  public:
   explicit UseCollective(Collective* collective);
@@ -48,12 +48,12 @@ class UseMesh {
 
 namespace ops {
 
-// x of f32, f64 or s32, with the bits of AllReduce(). Evaluation fails with FailedPrecondition outside of a
-// UseCollective (with `mesh_axes`, of a UseMesh that has them), or in one of another number of processes.
+// x is f32, f64 or s32; the result has the bits of AllReduce(). Evaluation fails with FailedPrecondition outside a
+// UseCollective (with `mesh_axes`, outside a UseMesh that has them), or in one with another number of processes.
 Value AllReduce(AllReduceKind kind, const Value& x, int processes, absl::string_view mesh_axes = "");
-// x of any dtype; the extent of `axis` times the number of processes. Fails like AllReduce.
+// x has any dtype; the extent of `axis` is multiplied by the number of processes. Fails like AllReduce.
 Value AllGather(const Value& x, int64_t axis, int processes, absl::string_view mesh_axes = "");
-// x of f32 or f64, for a value that the processes share and use for parts of their own. Fails like AllReduce.
+// x is f32 or f64: a value that the processes share, each using it for its own part. Fails like AllReduce.
 Value SumGradient(const Value& x, int processes, absl::string_view mesh_axes = "");
 
 }  // namespace ops

@@ -15,19 +15,20 @@ namespace aqt::internal {
 // A forward operation or a gradient of an AqtDot, for one part of the rows.
 struct ContractionOfRows {
   CompositeOp op;
-  // By output of the operation: the axis along which it has only the part; nullopt: it is whole.
+  // For each output of the operation: the axis along which it has only this part; nullopt: the full output.
   std::vector<std::optional<int64_t>> axes;
-  // By output: whether it has the bits of the whole operation. A gradient has those of dlhs; drhs sums over the rows.
+  // For each output: whether it has the bits of the undivided operation. For a gradient, dlhs has them; drhs sums over
+  // the rows.
   std::vector<bool> valid;
 };
 
 // Whether this is an operation of an AqtDot.
 bool IsQuantizedContraction(const Op& op);
 
-// `op` when its operand i is divided into `parts` equal parts along the axis divided[i] (nullopt: it is whole). Null if
-// it is no dot_general, if its lhs is divided along another axis than one of its rows, if anything else is divided, and
-// if a row depends on others or on its place: by a scale that rows share, statistics, noise on the rows, or the
-// arithmetic of a single scale.
+// `op` when its operand i is divided into `parts` equal parts along the axis divided[i] (nullopt: undivided). Null if
+// it is not a dot_general, if its lhs is divided along an axis other than one of its rows, if anything else is divided,
+// or if a row depends on other rows or on its position: through a scale that rows share, statistics, noise on the rows,
+// or the arithmetic of a single scale.
 std::optional<ContractionOfRows> OfRows(const Op& op, absl::Span<const std::optional<int64_t>> divided, int64_t parts);
 
 }  // namespace aqt::internal

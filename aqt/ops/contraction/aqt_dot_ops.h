@@ -1,7 +1,7 @@
 #ifndef AQT_OPS_CONTRACTION_AQT_DOT_OPS_H_
 #define AQT_OPS_CONTRACTION_AQT_DOT_OPS_H_
 
-// The composites of an AqtDot, and what they share. Internal to the library of aqt_dot_general.h.
+// The composites of an AqtDot and the code that they share. Internal to the library of aqt_dot_general.h.
 
 #include <cstddef>
 #include <memory>
@@ -81,12 +81,12 @@ struct AqtDot::Impl {
   const Aval& aval(Side side) const { return side == Side::kLhs ? plan().lhs_aval() : plan().rhs_aval(); }
   const Tensor& forward(Side side) const { return side == Side::kLhs ? config.fwd.lhs : config.fwd.rhs; }
   const std::optional<internal::TiledDot>& tiled() const { return engine().forward().tiled; }
-  // An operand as it is quantized: tiled, if there is a tiling.
+  // The aval that is quantized: the tiled one if there is a tiling.
   const Aval& inner_aval(Side side) const { return engine().forward().side(side).x; }
   // The axes of one side, in its tiled shape, that share a scale. The side is quantized.
   const Axes& shared_axes(Side side) const { return engine().forward().side(side).spec->shared_axes; }
 
-  // Those of the plan; `group_sizes` is null unless the contraction is ragged.
+  // Forward and Backward of the plan. `group_sizes` is null unless the contraction is ragged.
   absl::Status Forward(const DotOperand& lhs, const DotOperand& rhs, const Array* group_sizes, const Context& context,
                        const MutableArrayRef& out, Residuals* residuals, const StateArrays& state,
                        BlockEpilogue* epilogue) const;
@@ -97,7 +97,7 @@ struct AqtDot::Impl {
 
 namespace internal {
 
-// In basic operations: an operand tiled, its gradient untiled, the product untiled, and its gradient tiled.
+// Tiling in basic operations: an operand tiled, its gradient untiled, the product untiled, and its gradient tiled.
 Value TileOperand(const AqtDot::Impl& dot, Side side, const Value& x);
 Value UntileOperandGradient(const AqtDot::Impl& dot, Side side, const Value& gradient);
 Value UntileProduct(const AqtDot::Impl& dot, const Value& product);
@@ -109,22 +109,22 @@ inline bool HasMidAlphas(const DotGeneralRaw& raw) {
 }
 
 absl::Status ExpectAval(const char* name, const Aval& got, const Aval& want);
-// Of an evaluation: with the key u32[2] if there is one.
+// The context of an evaluation: with the key u32[2] if there is one.
 Context ContextOf(const AqtDot::Impl& dot, const Array* key);
 Runtime CurrentRuntime();
 // The role of one operand, and its key in an expansion.
 KeyRole RoleOf(const AqtDot::Impl& dot, Pass pass, Side side);
 std::optional<Value> KeyFor(const AqtDot::Impl& dot, const Value* key, Pass pass, Side side);
-// Of an expansion, from the operand group_sizes; poisoned unless the contraction is ragged.
+// The group ends of an expansion, from the operand group_sizes; poisoned unless the contraction is ragged.
 Value GroupEndsOf(const AqtDot::Impl& dot, const Value* group_sizes);
 absl::Status CheckGroupSizesAval(const AqtDot::Impl& dot, const Aval& group_sizes);
 
-// Which operands an equation has: for each side one or two, the first of which may be packed (aqt_pack); optionally
-// group_sizes; the statistics of sides without a scale; optionally those of the gradient; optionally a key.
+// The operands of an equation, in order: one or two for each side, the first of which may be packed (aqt_pack);
+// optionally group_sizes; the statistics of sides without a scale; optionally those of the gradient; optionally a key.
 struct OperandOrder {
   bool has_scale[2] = {false, false};
   bool quantized[2] = {false, false};  // has a scale, and the operand is a qvalue
-  bool packed[2] = {false, false};     // what aqt_pack makes of a qvalue, or of the operand of a float side
+  bool packed[2] = {false, false};     // the result of aqt_pack on a qvalue, or on the operand of a float side
   bool has_groups = false;
   std::vector<size_t> forward_state;  // positions in the plan's forward_state()
   size_t backward_state = 0;          // number of statistics
@@ -156,29 +156,29 @@ struct UpdatedState {
 // An operation of an AqtDot.
 class DotOp : public CompositeBase {
  public:
-  // What it was made of; Unimplemented if that is only for this machine.
+  // The parts it was made from; Unimplemented if they are only for this machine.
   virtual absl::StatusOr<DotParts> parts() const = 0;
   virtual const AqtDot::Impl& dot() const = 0;
-  // ScalePassingOf this.
+  // Implements ScalePassingOf.
   virtual std::optional<ScalePassing> scales() const { return std::nullopt; }
-  // internal::OfRows of this.
+  // Implements internal::OfRows.
   virtual std::optional<ContractionOfRows> OfRows(absl::Span<const std::optional<int64_t>>, int64_t) const {
     return std::nullopt;
   }
 };
-// OfRows of the forward operation, and of the gradient.
+// OfRows for the forward operation and for the gradient.
 std::optional<ContractionOfRows> ForwardOfRows(const AqtDot::Impl& dot, const OperandOrder& order, bool with_residuals,
                                                absl::Span<const std::optional<int64_t>> divided, int64_t parts,
                                                const std::optional<std::string>& name);
 std::optional<ContractionOfRows> GradientOfRows(const AqtDot::Impl& dot, bool has_key,
                                                 absl::Span<const std::optional<int64_t>> divided, int64_t parts);
-// Of the forward operation and of the gradient, which update so many statistics.
+// Scale passing of the forward operation and of the gradient; they update `num_updated` statistics.
 ScalePassing ForwardScales(const AqtDot::Impl& dot, const OperandOrder& order, size_t num_updated, bool with_residuals);
 ScalePassing BackwardScales(const AqtDot::Impl& dot, size_t num_operands, size_t num_updated);
 ContractionParts PartsOf(const AqtDot::Impl& dot);
 
-// The operation <name>, such as aqt_dot_general; where a gradient is taken, it becomes <name>_fwd, which also gives the
-// residuals. `backward_slots` are the names of the gradient's statistics.
+// The operation <name>, such as aqt_dot_general. When a gradient is taken, it becomes <name>_fwd, which also outputs
+// the residuals. `backward_slots` are the names of the gradient's statistics.
 std::shared_ptr<const Composite> MakeForwardOp(std::shared_ptr<const AqtDot::Impl> dot, OperandOrder order,
                                                bool with_residuals, std::vector<Slot> backward_slots,
                                                std::optional<std::string> name);
@@ -187,8 +187,8 @@ std::shared_ptr<const Composite> MakeBackwardOp(std::shared_ptr<const AqtDot::Im
 // aqt_quantize: (x[, scale][, key]) -> qvalue, scale.
 std::shared_ptr<const Composite> MakeQuantizeOp(std::shared_ptr<const AqtDot::Impl> dot, Side side, bool has_scale,
                                                 bool has_key);
-// aqt_pack: (qvalue, scale) or (x) -> u8[bytes], the operand as the kernels of this machine read it. The engine packs
-// this side.
+// aqt_pack: (qvalue, scale) or (x) -> u8[bytes], the operand in the layout that the kernels of this machine read. The
+// engine must pack this side.
 std::shared_ptr<const Composite> MakePackOp(std::shared_ptr<const AqtDot::Impl> dot, Side side, bool has_scale);
 
 }  // namespace internal

@@ -1,7 +1,7 @@
 #ifndef AQT_OPS_CONTRACTION_AQT_DOT_PARTS_H_
 #define AQT_OPS_CONTRACTION_AQT_DOT_PARTS_H_
 
-// What the operations of an AqtDot (aqt_dot_general.h) are made of, for whoever saves programs. Internal.
+// The parts that define the operations of an AqtDot (aqt_dot_general.h), for serialization. Internal.
 
 #include <memory>
 #include <optional>
@@ -31,17 +31,17 @@ struct ContractionParts {
   AqtDot::Modes modes = {};
 };
 
-// How one side arrives: AqtDot::Operand.
+// The form of one side: AqtDot::Operand.
 enum class OperandForm { kFloat, kFloatWithScale, kQvalueWithScale };
 
-// <name>, or with residuals <name>_fwd.
+// <name>, or <name>_fwd if with_residuals.
 struct DotForwardParts {
   ContractionParts contraction;
   bool with_residuals = false;
   OperandForm lhs = OperandForm::kFloat, rhs = OperandForm::kFloat;
-  bool has_backward_state = false;  // operands are also the statistics of the gradient
+  bool has_backward_state = false;  // the statistics of the gradient are operands, too
   bool has_key = false;
-  std::vector<Slot> backward_slots = {};  // where a gradient writes them
+  std::vector<Slot> backward_slots = {};  // outputs for the statistics of a gradient
   std::optional<std::string> name = std::nullopt;
 };
 
@@ -60,14 +60,14 @@ struct DotQuantizeParts {
 
 using DotParts = std::variant<DotForwardParts, DotBackwardParts, DotQuantizeParts>;
 
-// Null for any other operation. Unimplemented for operands that are packed for this machine.
+// The parts of `op`; null for any other operation. Unimplemented for operands that are packed for this machine.
 absl::StatusOr<std::optional<DotParts>> DotPartsOf(const Composite& op);
 
 // The contraction of any operation of an AqtDot, packed or not; null for others.
 std::optional<ContractionParts> ContractionPartsOf(const Composite& op);
 
-// The operation. InvalidArgument for parts that no operation is made of, as AqtDot::Make, and where AqtDot would refuse
-// to bind it: without a key or a scale that it needs.
+// The operation. InvalidArgument for illegal parts, as AqtDot::Make, and where AqtDot would refuse to bind it: without
+// a key or a scale that it needs.
 absl::StatusOr<std::shared_ptr<const Composite>> MakeDotOp(const DotParts& parts);
 
 }  // namespace aqt::internal

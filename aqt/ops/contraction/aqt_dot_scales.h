@@ -3,8 +3,8 @@
 
 // How scales pass through the operations of an AqtDot (aqt_dot_general.h) when an operand is data * scale. Internal.
 //
-// A contraction is linear in each operand, and most calibrations follow their tensor: of data that are multiplied by a
-// power of two the codes stay, and the calibrated scale is multiplied, too. So the data can be contracted alone:
+// A contraction is linear in each operand, and most calibrations follow their tensor: multiplying the data by a power
+// of two keeps the codes and multiplies the calibrated scale. So the data can be contracted alone:
 //   out = (lhs.data x rhs.data) * (lhs.scale * rhs.scale)
 //   dlhs = (g.data x rhs.data) * (g.scale * rhs.scale),   drhs = (g.data x lhs.data) * (g.scale * lhs.scale)
 
@@ -19,25 +19,26 @@
 namespace aqt::internal {
 
 struct ScalePassing {
-  // By operand: whether it may be data without its scale. The others are wanted as values: keys, statistics, and what
-  // meets a range that does not follow its tensor.
+  // For each operand: whether it may be data without its scale. All others must be full values: keys, statistics, and
+  // operands whose range does not follow their tensor.
   std::vector<bool> keeps;
-  // By output: the operands whose scales, multiplied, are its scale. If none of them has one, the output has none.
+  // For each output: the operands whose scales multiply to its scale. If none of them has a scale, neither has the
+  // output.
   struct Output {
     std::vector<size_t> factors = {};
-    std::optional<int64_t> terms = std::nullopt;  // of a dot_general: how many products are summed
+    std::optional<int64_t> terms = std::nullopt;  // for a dot_general: the number of products per sum
   };
   std::vector<Output> outputs = {};
   bool quantizes = false;  // false for the float contractions
 };
 
-// Null for operations that are not a contraction or a gradient of one, such as aqt_quantize.
+// Null for operations that are neither a contraction nor a gradient of one, such as aqt_quantize.
 std::optional<ScalePassing> ScalePassingOf(const Composite& op);
 
-// Whether multiplying a tensor by a power of two leaves its codes as they are and multiplies its scale, as long as
-// nothing over- or underflows. True without numerics, and for AbsMax, Percentile, SnrSearch, and AbsMean with p = 1.
-// False for a range that is fixed or comes from statistics, for other means, whose powers are rounded, and for
-// po2_scale, whose logarithms round differently at different exponents.
+// Whether multiplying a tensor by a power of two keeps its codes and multiplies its scale, as long as nothing over- or
+// underflows. True without numerics, and for AbsMax, Percentile, SnrSearch, and AbsMean with p = 1. False for a range
+// that is fixed or comes from statistics, for other means, whose powers are rounded, and for po2_scale, whose
+// logarithms round differently at different exponents.
 bool FollowsItsTensor(const Quantizer& quantizer);
 
 }  // namespace aqt::internal

@@ -24,7 +24,7 @@ namespace aqt {
 
 inline Array KeyArray(uint32_t seed) { return Array::Of<uint32_t>({0, seed}, {2}); }
 
-// One contraction: how, and of what.
+// One contraction: configuration and operands.
 struct Problem {
   Semantics semantics;
   DotGeneral config;

@@ -2,8 +2,8 @@
 #define AQT_OPS_CONTRACTION_AQT_EXPAND_H_
 
 // The quantized contraction in basic operations: its meaning, written independently of the kernels. AbsMax calibration
-// and IntSymmetric numerics become basic operations; other calibrations, other numerics and noise are
-// opaque operations (opaque_ops.h).
+// and IntSymmetric numerics become basic operations; other calibrations, other numerics and noise are opaque operations
+// (opaque_ops.h).
 
 #include <optional>
 #include <vector>
@@ -26,7 +26,7 @@ namespace aqt::internal {
 struct QuantizedValue {
   Value qvalue;
   std::optional<Value> scale;          // rank of the tensor, extent 1 along shared axes
-  std::vector<Value> statistics = {};  // after the call, when the calibration has state and found the scale
+  std::vector<Value> statistics = {};  // updated by the call, if the calibration has state and found the scale
 };
 
 // The scaled values of x, held as f32, and their dtype.
@@ -35,17 +35,17 @@ struct ScaledValue {
   DType dtype;
 };
 ScaledValue ScaleValue(const Quantizer& quantizer, const Value& x, const Value& scale);
-// bool: where the gradient of the scaled values passes; the numerics have a GradientBound.
+// bool: where the gradient of the scaled values passes. The numerics must have a GradientBound.
 Value NotClipped(const Numerics& numerics, const ScaledValue& scaled);
 
-// One side of a product before it is quantized: a float operand and the key that it draws with, or `prepared`, an
-// operand that is quantized already.
+// One side of a product before quantization: a float operand and the key for its random numbers, or `prepared`, an
+// operand that is already quantized.
 struct ProductSide {
   Value x;  // the float operand; poisoned if `prepared` is set
   std::optional<Value> key = std::nullopt;
   std::optional<QuantizedValue> prepared = std::nullopt;
   std::optional<Value> scale = std::nullopt;  // instead of calibrating
-  // Of a calibration with state, unless there is a scale.
+  // For a calibration with state, unless there is a scale.
   std::vector<Value> statistics = {};
   QuantMode mode = QuantMode::kTrain;
 };
@@ -54,28 +54,28 @@ struct ProductSide {
 QuantizedValue QuantizeValue(const Quantizer& quantizer, const ProductSide& side, const Axes& axes,
                              const Semantics& semantics);
 
-// How the sums of a product are found, as a ProductPlan does.
+// The dtypes of a product's sums, as in a ProductPlan.
 struct SumTypes {
   DType product = DType::kF32;
-  std::optional<DType> converts_to = std::nullopt;  // operands of float sums, unless it holds them
-  bool rounds_to_bf16_first = false;                // the sums, before they are rounded to `product`
+  std::optional<DType> converts_to = std::nullopt;  // dtype for operands of float sums, unless they already have it
+  bool rounds_to_bf16_first = false;                // rounds the sums to bf16 before `product`
 };
 SumTypes SumTypesOf(const ProductPlan& plan);
 
-// How the operands of a product meet.
+// The layout of a product.
 struct ExpandedMeeting {
   ProductGeometry geometry;
-  SumTypes window_types;  // of a convolution; those of others follow from the operands
-  Value group_ends = {};  // with groups: for each the row behind its last one, s32[groups]
+  SumTypes window_types;  // for a convolution; otherwise the types follow from the operands
+  Value group_ends = {};  // with groups: the end row of each group (exclusive), s32[groups]
 };
 
-// The raw sums of two operands of one dtype f32 or bf16, or of integers: f32 or s32. Without windows also of f32 with
-// integers of at most a byte: f32.
+// The raw sums of two operands of one dtype f32 or bf16, or of integers; f32 or s32. Without windows also of f32 with
+// integers of at most a byte; f32.
 Value ExpandSums(const ExpandedMeeting& meeting, const Value& lhs, const Value& rhs);
-// Those of a convolution and its gradients, and those of groups.
+// The raw sums of a convolution and its gradients, and those of groups.
 Value ExpandWindowSums(const Windows& windows, const Value& lhs, const Value& rhs);
 Value ExpandGroupSums(const ProductGeometry& geometry, const Value& group_ends, const Value& lhs, const Value& rhs);
-// Those of a product with these dimension numbers.
+// The raw sums of a product with these dimension numbers.
 Value SumOf(const Value& lhs, const Value& rhs, const DotDims& dims);
 // x [rows, columns] with zeros where a row belongs to no group.
 Value ZeroOutsideOfGroups(const Value& x, const Value& group_ends);
@@ -87,10 +87,10 @@ struct ExpandedProduct {
   Value out;
   QuantizedValue lhs, rhs;
 };
-// One product without gradient, of operands and result of `dtype`.
+// One product without gradient. Operands and result have `dtype`.
 ExpandedProduct ExpandProduct(const DotGeneralRaw& config, const ProductSide& lhs, const ProductSide& rhs,
                               const ExpandedMeeting& meeting, DType dtype, const Semantics& semantics);
-// The same for a product of a gradient, whose float operands LocalAqt may cut; then the quantized operands are the cut
+// The same for a product of a gradient, whose float operands LocalAqt may cut; the quantized operands are then the cut
 // ones.
 ExpandedProduct ExpandGradientProduct(const DotGeneralRaw& config, const ProductSide& lhs, const ProductSide& rhs,
                                       const ExpandedMeeting& meeting, DType dtype, const Semantics& semantics);

@@ -114,7 +114,7 @@ inline DotGeneralRaw RandomRaw(Random& random, bool backward) {
   return raw;
 }
 
-// Calibrations with state for some of the six operands.
+// Gives calibrations with state to some of the six operands.
 inline void AddStates(Random& random, DotGeneral& config) {
   for (DotGeneralRaw* raw : {&config.fwd, &config.dlhs, &config.drhs}) {
     for (Tensor* tensor : {&raw->lhs, &raw->rhs}) {
@@ -131,7 +131,7 @@ inline void AddStates(Random& random, DotGeneral& config) {
   }
 }
 
-// Statistics as they are after some calls.
+// Statistics as they might be after some calls.
 inline SlotValues SomeStats(const Program& program, Random& random) {
   SlotValues stats = InitialStats(program);
   for (auto& [slot, array] : stats) {
@@ -147,13 +147,13 @@ inline std::vector<Value> ExpandAll(const Equation& eqn, absl::Span<const Value>
   return op != nullptr && op->impl->has_expansion() ? op->impl->Expand(operands) : BindAgain(eqn, operands);
 }
 
-// A program without operations that have expansions; an einsum's has a contraction inside.
+// A program without operations that have expansions. The expansion of an einsum contains a contraction.
 inline absl::StatusOr<Program> ExpandFully(const Program& program) {
   const absl::StatusOr<Program> once = Rewrite(program, ExpandAll);
   return once.ok() ? Rewrite(*once, ExpandAll) : once;
 }
 
-// One contraction of any kind: how, and of what.
+// One contraction of any kind: configuration and operands.
 struct ContractionProblem {
   Semantics semantics = {};
   DotGeneral config = {};
@@ -190,7 +190,7 @@ inline std::vector<Input> InputsFor(const ContractionProblem& problem) {
   return inputs;
 }
 
-// What multiplies the output in the loss: the gradient of the output.
+// The weights of the output in the loss: the gradient of the output.
 inline Array LossWeights(const Aval& out) {
   return Cast(::aqt::testing::RandomArray({DType::kF32, out.shape}, 7), out.dtype);
 }
@@ -227,7 +227,7 @@ inline double RandomMagnitude(Random& random) { return Pick<double>(random, {1, 
 
 inline DType RandomFloat(Random& random) { return Pick(random, {DType::kF32, DType::kF32, DType::kBF16, DType::kF16}); }
 
-// About every twelfth element is a special value.
+// About one element in twelve is a special value.
 inline Array WithSpecialValues(Random& random, const Array& x) {
   constexpr double kSpecial[] = {NAN, INFINITY, -INFINITY, 1e-40, -0.0, 6e4, 1.17549435e-38, -1e-39};
   ArrayBuilder values(DType::kF64, x.shape());
@@ -238,8 +238,7 @@ inline Array WithSpecialValues(Random& random, const Array& x) {
   return Cast(std::move(values).Build(), x.dtype());
 }
 
-// Fills operands of these shapes. Special values only where nothing is quantized: what a scale of them is, other tests
-// say.
+// Fills operands of these shapes. Special values occur only where nothing is quantized: other tests cover their scales.
 inline void FillOperands(Random& random, const Shape& lhs, const Shape& rhs, ContractionProblem& problem) {
   const DType dtype = RandomFloat(random);
   const double magnitude = RandomMagnitude(random);
@@ -250,7 +249,7 @@ inline void FillOperands(Random& random, const Shape& lhs, const Shape& rhs, Con
   problem.rhs = WithSpecialValues(random, problem.rhs);
 }
 
-// Extents of 0 to 19 with a taste for small ones; rank up to 6, operands and result of up to 2000 elements.
+// Extents of 0 to 19, mostly small; rank up to 6, operands and result of up to 2000 elements.
 inline Problem RandomDotProblem(Random& random) {
   Problem problem;
   if (random.Below(3) == 0) problem.semantics.arithmetic = Arithmetic::kIeee;
@@ -296,7 +295,7 @@ inline Problem RandomDotProblem(Random& random) {
     (pair < batch ? problem.dims.rhs_batch : problem.dims.rhs_contracting).push_back(at[1]);
   }
   if (random.Below(5) == 0) {
-    // Two tiles of each even axis; the first contracting axis in tiles of one place.
+    // Two tiles for each even axis; the first contracting axis has tiles of one element.
     DotTiling& tiling = problem.config.tiling.emplace();
     for (size_t i = 0; i < problem.dims.lhs_contracting.size(); ++i) {
       const int64_t axis = problem.dims.lhs_contracting[i], other = problem.dims.rhs_contracting[i];
@@ -316,7 +315,7 @@ inline Problem RandomDotProblem(Random& random) {
       }
     }
   }
-  // LocalAqt cuts dlhs by an extent that fits half of the time, and drhs by one that always does.
+  // LocalAqt cuts dlhs by a shard count that fits half of the time, and drhs by one that always fits.
   if (random.Below(4) == 0) {
     problem.config.dlhs.local_aqt = LocalAqt{.contraction_axis_shard_count = 1 + random.Below(4)};
     problem.config.drhs.local_aqt = LocalAqt{.contraction_axis_shard_size = 1, .tile_largest_shape = true};
@@ -336,7 +335,7 @@ inline bool IsSmall(const Problem& problem) {
          DotOutputShape(problem.dims, problem.lhs.shape(), problem.rhs.shape()).num_elements() <= kMaxElements;
 }
 
-// The same, small ones; sometimes nothing is quantized.
+// The same, but small; sometimes nothing is quantized.
 inline ContractionProblem RandomDotContraction(Random& random) {
   Problem problem;
   do {
@@ -382,7 +381,7 @@ inline ContractionProblem RandomConvProblem(Random& random) {
   return problem;
 }
 
-// Up to 4 groups, some empty, and rows of none; sometimes nothing is quantized.
+// Up to 4 groups, some empty, and rows in no group; sometimes nothing is quantized.
 inline ContractionProblem RandomRaggedProblem(Random& random) {
   ContractionProblem problem{.semantics = RandomSemantics(random), .dims = RaggedDims()};
   const int64_t groups = random.Below(5), k = random.Below(20) == 0 ? 0 : 1 + random.Below(9),

@@ -2,7 +2,7 @@
 #define AQT_OPS_CONTRACTION_CONTRACTIONS_H_
 
 // Contractions of floats other than the basic dot_general, as operations of a program. Each is one equation that a rule
-// can quantize (transforms/inject.h), has gradients, and expands into basic operations with the same bits.
+// can quantize (transforms/inject.h). It has gradients, and expands into basic operations with the same bits.
 
 #include <memory>
 #include <optional>
@@ -20,17 +20,18 @@
 
 namespace aqt {
 
-// What a rule can quantize: how the operands of a float contraction meet, a dot_general or one of those below. Null for
-// any other operation.
+// The dims of a float contraction, a dot_general or one of those below, which a rule can quantize. Null for any other
+// operation.
 std::optional<ContractionDims> ContractionOf(const Op& op);
 
-// What an einsum is made of; null for any other operation. And the operation: InvalidArgument as EinsumPlan::Make. For
-// whoever saves programs.
+// The parts that define an einsum, for serialization.
 struct EinsumParts {
   std::string equation;
   Aval lhs, rhs;
 };
+// The parts of `op`; null for any other operation.
 std::optional<EinsumParts> EinsumPartsOf(const Composite& op);
+// The einsum with these parts. InvalidArgument as EinsumPlan::Make.
 absl::StatusOr<std::shared_ptr<const Composite>> MakeEinsumOp(const EinsumParts& parts);
 
 namespace ops {
@@ -38,18 +39,20 @@ namespace ops {
 // The convolution of quant/contraction/conv_dims.h, channels last, as one equation "conv".
 //   lhs [B, in..., Ci] * rhs [kernel..., Ci / groups, Co] -> [B, out..., Co], with 1 to 3 spatial axes
 //   out[b,o,c] = sum over k, i of pad(lhs)[b, o * stride + k * rhs_dilation, i] * rhs[k,i,c]
-// Operands of one dtype f32, bf16 or f16; summed in f32 in the order of rhs's elements, rounded once. Zeros of the
-// padding take part. The gradients are those of ConvGeneralPlan. Poisoned: InvalidArgument, as ConvGeneralPlan::Make.
+// Operands have one dtype f32, bf16 or f16; they are summed in f32 in the order of rhs's elements and rounded once.
+// Zeros of the padding are included. The gradients are those of ConvGeneralPlan. Poisoned: InvalidArgument, as
+// ConvGeneralPlan::Make.
 Value Conv(const Operand& lhs, const Operand& rhs, const ConvDims& dims = {});
 
 // The ragged contraction of quant/contraction/ragged_dot.h, as one equation "ragged_dot".
 //   lhs [m,k], rhs [groups,k,n], group_sizes s32[groups] -> [m,n]: row r, in group i, is multiplied with rhs[i]
-// Operands of one dtype f32, bf16 or f16; summed in f32 in ascending order of k, rounded once. Rows behind the last
-// group are zero. Poisoned: InvalidArgument, as RaggedDotPlan::Make; sizes that do not fit fail when the program runs.
+// Operands have one dtype f32, bf16 or f16; they are summed in f32 in ascending order of k and rounded once. Rows after
+// the last group are zero. Poisoned: InvalidArgument, as RaggedDotPlan::Make; sizes that do not fit fail when the
+// program runs.
 Value RaggedDot(const Operand& lhs, const Operand& rhs, const Operand& group_sizes);
 
 // The einsum of quant/contraction/einsum.h, as one equation "einsum": Einsum("bqhd,bkhd->bhqk", q, k). The dtypes may
-// differ (EinsumDType). Its expansion takes diagonals and sums, multiplies in jax's order and transposes; gradients are
+// differ (EinsumDType). Its expansion takes diagonals and sums, multiplies in jax's order and transposes. Gradients are
 // those of the expansion, with the bits of EinsumPlan. Poisoned: InvalidArgument, as EinsumPlan::Make.
 Value Einsum(absl::string_view equation, const Operand& lhs, const Operand& rhs);
 

@@ -1,7 +1,7 @@
 #ifndef AQT_OPS_CONTRACTION_OPAQUE_KINDS_H_
 #define AQT_OPS_CONTRACTION_OPAQUE_KINDS_H_
 
-// What the opaque operations (opaque_ops.h) are made of, for whoever saves programs. Internal.
+// The parts that define the opaque operations (opaque_ops.h), for serialization. Internal.
 
 #include <cstdint>
 #include <memory>
@@ -27,7 +27,7 @@ struct OperandKeyOp {
 struct FoldInKeyOp {
   uint32_t data;
 };
-// (group_sizes) -> the row behind each group, of a ragged contraction of these operands
+// (group_sizes) -> the end row of each group (exclusive), for a ragged contraction of these operands
 struct GroupEndsOp {
   Aval lhs, rhs;
 };
@@ -67,10 +67,10 @@ struct StaticScaleOp {
 using OpaqueKind =
     std::variant<OperandKeyOp, FoldInKeyOp, GroupEndsOp, NoiseOp, QvalueOp, ScaleOp, CalibrateOp, StaticScaleOp>;
 
-// The operation, whatever the fields hold. InvalidArgument for a calibration that is illegal for x, where x is known.
+// The operation for any values of the fields. InvalidArgument for a calibration that is illegal for x, if x is known.
 absl::StatusOr<std::shared_ptr<const Composite>> MakeOpaqueOp(OpaqueKind kind);
 
-// Null for any other operation.
+// The kind of `op`; null for any other operation.
 const OpaqueKind* OpaqueKindOf(const Composite& op);
 
 }  // namespace aqt::internal

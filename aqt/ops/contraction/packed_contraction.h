@@ -1,11 +1,11 @@
 #ifndef AQT_OPS_CONTRACTION_PACKED_CONTRACTION_H_
 #define AQT_OPS_CONTRACTION_PACKED_CONTRACTION_H_
 
-// Contractions whose weights are packed by equations of their own:
-//   aqt_pack(qvalue, scale) -> panels        or, of a side that is not quantized, aqt_pack(x) -> panels
+// Contractions with weights packed by their own equations:
+//   aqt_pack(qvalue, scale) -> panels        or, for a side that is not quantized, aqt_pack(x) -> panels
 //   aqt_dot_general(lhs, panels, scale)      instead of aqt_dot_general(lhs, qvalue, scale)
-// Panels are bytes, u8[n], as the kernels of this machine read them. They belong into no file, and such a program has
-// no expansion and no gradient. runtime/prepared_program.h makes use of it.
+// Panels are bytes, u8[n], in the layout that the kernels of this machine read. They must not be saved to files, and
+// such a program has no expansion and no gradient. runtime/prepared_program.h uses it.
 
 #include <optional>
 #include <vector>
@@ -18,14 +18,14 @@
 
 namespace aqt {
 
-// Binds `op`, a contraction of AqtDot, again with its weights packed: the operands that replace a side (a qvalue with
-// its scale, or what is not quantized), and are fixed. The same bits. Null if `op` is something else, or if none of its
-// operands can be packed ahead of time (quant/contraction/dot_operand.h).
+// Binds `op`, a contraction of AqtDot, again with its weights packed: the fixed operands that replace a side (a qvalue
+// with its scale, or an operand that is not quantized). The bits are the same. Null if `op` is something else, or if
+// none of its operands can be packed ahead of time (quant/contraction/dot_operand.h).
 std::optional<std::vector<Value>> BindPacked(const Op& op, absl::Span<const Value> operands,
                                              absl::Span<const bool> is_fixed, const SourceLine& where);
 
-// While it lives, counts the operands that contractions of this thread pack, weights and activations: for tests and
-// profiles.
+// During its lifetime, counts the operands that contractions of this thread pack, weights and activations. For tests
+// and profiles.
 class CountPacks {
  public:
   CountPacks();

@@ -1,8 +1,8 @@
 #ifndef AQT_OPS_FP8_FP8_ARRAYS_H_
 #define AQT_OPS_FP8_FP8_ARRAYS_H_
 
-// The arithmetic of fp8_scaling.h and fp8_dot.h on arrays, by the kernels. Internal. The expansions of the operations,
-// made of basic operations, give the same bits.
+// The arithmetic of fp8_scaling.h and fp8_dot.h on arrays, by the kernels. Internal. The expansions of the operations
+// into basic operations give the same bits.
 
 #include <cstdint>
 #include <optional>
@@ -20,7 +20,7 @@
 
 namespace aqt::internal {
 
-// The scale after a history whose largest number is `amax`.
+// The scale for a history whose largest number is `amax`.
 float NextFp8Scale(float amax, float previous, double fp8_max, int margin, const Fp8Compat& compat);
 
 // The state after a step on a tensor whose largest magnitude is `amax`.
@@ -31,7 +31,7 @@ Fp8StateArrays UpdatedFp8State(float amax, const Array& scale, const Array& hist
 
 float Fp8AmaxOf(const Array& x);
 
-// Codes, with the largest magnitude of x if it is asked for: x is read once.
+// Codes, and on request the largest magnitude of x; x is read once.
 struct Fp8Codes {
   Array codes;
   float amax = 0;
@@ -53,8 +53,8 @@ Value MultiplyFp8(const Value& lhs, const Value& lhs_scale, const Value& rhs, co
 // [m, k] x [k, n].
 const DotDims& Fp8ForwardDims();
 
-// The codes of a kernel [k, n] packed for the products with codes of x [m, k], by Fp8ForwardDims: the `rhs_panels` of
-// MultiplyFp8. Not of empty shapes.
+// The codes of a kernel [k, n] packed for products with codes of x [m, k], by Fp8ForwardDims: the `rhs_panels` of
+// MultiplyFp8. Not for empty shapes.
 struct Fp8Panels {
   int64_t rows = 0;  // m
   int64_t bytes = 0;

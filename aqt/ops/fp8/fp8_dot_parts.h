@@ -1,7 +1,7 @@
 #ifndef AQT_OPS_FP8_FP8_DOT_PARTS_H_
 #define AQT_OPS_FP8_FP8_DOT_PARTS_H_
 
-// What the operations of fp8_dot.h are made of, for whoever saves programs. Internal.
+// The parts that define the operations of fp8_dot.h, for serialization. Internal.
 
 #include <array>
 #include <memory>
@@ -36,13 +36,13 @@ struct Fp8BackwardParts {
 
 using Fp8DotParts = std::variant<Fp8ForwardParts, Fp8BackwardParts>;
 
-// Null for any other operation.
+// The parts of `op`; null for any other operation.
 std::optional<Fp8DotParts> Fp8DotPartsOf(const Composite& op);
 
-// The operation. InvalidArgument for a dtype, a scale or a history that none has.
+// The operation. InvalidArgument for a dtype, scale or history that no fp8 op accepts.
 absl::StatusOr<std::shared_ptr<const Composite>> MakeFp8DotOp(const Fp8DotParts& parts);
 
-// For a second product of this name.
+// The error for a second product of this name.
 absl::Status Fp8NameIsTaken(absl::string_view name);
 
 }  // namespace aqt::internal

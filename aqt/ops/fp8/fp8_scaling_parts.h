@@ -1,7 +1,7 @@
 #ifndef AQT_OPS_FP8_FP8_SCALING_PARTS_H_
 #define AQT_OPS_FP8_FP8_SCALING_PARTS_H_
 
-// What the operations of fp8_scaling.h are made of, for whoever saves programs. Internal.
+// The parts that define the operations of fp8_scaling.h, for serialization. Internal.
 
 #include <memory>
 #include <optional>
@@ -21,13 +21,13 @@ struct Fp8QuantizeParts {
   bool dequantizes = false;
 };
 
-// The rule is that of fp8_update.
+// Fp8ScaleRule defines fp8_update.
 using Fp8ScalingParts = std::variant<Fp8QuantizeParts, Fp8ScaleRule>;
 
-// Null for any other operation.
+// The parts of `op`; null for any other operation.
 std::optional<Fp8ScalingParts> Fp8ScalingPartsOf(const Composite& op);
 
-// The operation. InvalidArgument for a dtype or a margin that none has.
+// The operation. InvalidArgument for a dtype or a margin that no fp8 op accepts.
 absl::StatusOr<std::shared_ptr<const Composite>> MakeFp8ScalingOp(const Fp8ScalingParts& parts);
 
 }  // namespace aqt::internal

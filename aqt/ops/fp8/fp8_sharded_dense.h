@@ -1,15 +1,15 @@
 #ifndef AQT_OPS_FP8_FP8_SHARDED_DENSE_H_
 #define AQT_OPS_FP8_FP8_SHARDED_DENSE_H_
 
-// The FP8 product of fp8_dot.h divided over a mesh of processes, each with its parts of x, kernel and y
-// (fp8_sharding.h plans it). The program of a process is evaluated inside of a UseMesh (collective_ops.h); its
-// gradients are parts, too.
+// The FP8 product of fp8_dot.h divided over a mesh of processes, each with its parts of x, kernel and y (planned by
+// fp8_sharding.h). The program of a process is evaluated inside a UseMesh (collective_ops.h); its gradients are also
+// parts.
 //
-// Scales and histories have the bits of one process with the whole matrices, from equal x, kernel and dy. So has y if
-// YSum() is empty, dk if DkSum() is, and dx if DxSum() is. Else a process adds its own terms, and the sums are added in
-// the order of ranks: for n terms t_i of the product, p processes, u = 2^-24 and scales that are powers of two, the
-// result differs from that of one process by at most (n + n / p + p) u sum |t_i| to first order, before f16 and bf16
-// results are rounded once.
+// Scales and histories have the same bits as in one process with the full matrices, given equal x, kernel and dy. So
+// does y if YSum() is empty, dk if DkSum() is, and dx if DxSum() is. Otherwise a process adds its own terms, and the
+// sums are added in the order of ranks: for n terms t_i of the product, p processes, u = 2^-24 and scales that are
+// powers of two, the result differs from that of one process by at most (n + n / p + p) u sum |t_i| to first order,
+// before f16 and bf16 results are rounded once.
 
 #include <optional>
 #include <source_location>
@@ -20,18 +20,19 @@
 
 namespace aqt {
 
+// Options of Fp8ShardedDense.
 struct Fp8ShardedOptions {
   Fp8DotSharding sharding;
-  int rank = 0;  // of the process whose program it is
+  int rank = 0;  // of the process that runs this program
   Fp8DotOptions dot = {};
 };
 
 namespace ops {
 
-// y = x kernel + bias, each a part: of x [m, k], kernel [k, n], bias [n] and y [m, n], all of one dtype, f32, bf16 or
-// f16; m, k and n are divided as the layouts say, and the bias like the columns of y. Fp8AddBias rounds a bias of f32.
+// y = x kernel + bias, each of them a part: x [m, k], kernel [k, n], bias [n] and y [m, n], all of one dtype, f32, bf16
+// or f16. m, k and n are divided as the layouts say, and the bias like the columns of y. Fp8AddBias rounds an f32 bias.
 // The gradients of kernel and bias are over all rows of the batch. InvalidArgument for parts that do not fit, for an
-// axis that its processes cannot divide equally, and for a rank that the mesh has not; AlreadyExists like Fp8Dot.
+// axis that its processes cannot divide equally, and for a rank that is not in the mesh; AlreadyExists like Fp8Dot.
 Value Fp8ShardedDense(const Value& x, const Value& kernel, const std::optional<Value>& bias, const Fp8DotState& state,
                       const Fp8ShardedOptions& options,
                       const std::source_location& where = std::source_location::current());

@@ -6,15 +6,15 @@
 //   AQT_ASSIGN_OR_RETURN(std::string bytes, SaveProgram(program, ops::ProgramCodecs()));
 //   AQT_ASSIGN_OR_RETURN(Program loaded, LoadProgram(bytes, ops::ProgramCodecs()));
 //
-// A composite is saved as a message of configs/composite.proto: its configuration as it is written in textprotos
-// (quant/text), its shapes, and how its operands arrive. Loading plans it again, and refuses what no program of this
-// library holds.
+// A composite is saved as a message of configs/composite.proto: its configuration as written in textprotos
+// (quant/text), its shapes, and the forms of its operands. Loading plans it again and refuses anything that this
+// library cannot produce.
 
 #include "aqt/graph/saved/program_proto.h"
 
 namespace aqt::ops {
 
-// A codec for every composite of aqt/ops but exchanges between processes (collective_ops.h). Saving is Unimplemented
+// A codec for every composite of aqt/ops except exchanges between processes (collective_ops.h). Saving is Unimplemented
 // for operands that are packed for this machine (aqt_pack, fp8_pack): save the program before it is prepared.
 const CompositeCodecs& ProgramCodecs();
 

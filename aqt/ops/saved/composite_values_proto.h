@@ -1,8 +1,8 @@
 #ifndef AQT_OPS_SAVED_COMPOSITE_VALUES_PROTO_H_
 #define AQT_OPS_SAVED_COMPOSITE_VALUES_PROTO_H_
 
-// Values that the messages of many composites have (composite_proto.h). Loading gives DataLoss for what is no value.
-// Internal.
+// Values that occur in the messages of many composites (composite_proto.h). Loading gives DataLoss for an illegal
+// value. Internal.
 
 #include <cstdint>
 #include <memory>
@@ -21,7 +21,7 @@
 
 namespace aqt::internal {
 
-// What loading a composite gives.
+// The result of loading a composite.
 using MadeComposite = absl::StatusOr<std::shared_ptr<const Composite>>;
 using SavedNumbers = google::protobuf::RepeatedField<int64_t>;
 

@@ -9,7 +9,7 @@
 
 namespace aqt::internal {
 
-// False, and `out` as it was, for any other operation.
+// Returns false, and leaves `out` unchanged, for any other operation.
 bool SaveFp8(const Composite& op, config::SavedComposite& out);
 
 MadeComposite LoadFp8(const config::SavedFp8Quantize& in);

@@ -1,8 +1,8 @@
 #ifndef AQT_OPS_SAVED_SAVED_PROGRAM_TESTING_H_
 #define AQT_OPS_SAVED_SAVED_PROGRAM_TESTING_H_
 
-// Programs that are saved and loaded, for the tests of composite_proto.h.
-// AQT_TEST_WRITE=FOLDER writes the files of testdata anew; only for a new version of the format, under new names.
+// Saved and loaded programs, for the tests of composite_proto.h. AQT_TEST_WRITE=FOLDER writes new files for testdata.
+// Use it only for a new version of the format, under new names.
 
 #include <cstdlib>
 #include <fstream>
@@ -40,7 +40,7 @@ inline std::set<std::string> CompositesOf(const Program& program) {
   return names;
 }
 
-// A saved program is the same when it is loaded: its text, its bytes, its statistics before the first run.
+// A loaded program equals the saved one: its text, its bytes, its statistics before the first run.
 inline void ExpectComesBack(const Program& program) {
   const auto text = [](const Program& p) { return ToText(p, {.source_lines = true}); };
   const absl::StatusOr<std::string> bytes = SaveProgram(program, ops::ProgramCodecs());
@@ -74,8 +74,8 @@ inline std::string ReadTestFile(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-// Files of every version of the format load for ever, and give the results that they gave: testdata/<name>.aqtprog is a
-// program without inputs with these composites. With AQT_TEST_WRITE it is what `make` gives now.
+// Files of every version of the format load forever, and give the same results as before. testdata/<name>.aqtprog is a
+// program without inputs that contains these composites. With AQT_TEST_WRITE it is the current result of `make`.
 inline void ExpectOldFileLoads(const std::string& name, const std::set<std::string>& composites,
                                absl::StatusOr<Program> (*make)()) {
   if (const char* folder = std::getenv("AQT_TEST_WRITE"); folder != nullptr) {

@@ -1,9 +1,9 @@
 #ifndef AQT_OPS_SCALING_DEBUG_CALLBACK_H_
 #define AQT_OPS_SCALING_DEBUG_CALLBACK_H_
 
-// Functions of the user that see values of a program each time it runs: under Eval and under an Executable, in scaled
-// arithmetic (transforms/scalify.h) data and scale, and on request the gradient of a value (after jax-scalify's debug
-// callbacks).
+// User functions that see values of a program each time it runs, under Eval and under an Executable. In scaled
+// arithmetic (transforms/scalify.h) they see data and scale, and on request the gradient of a value (after
+// jax-scalify's debug callbacks).
 //
 //   h = ops::DebugCallback(h, [](const ScaledArray& seen) { LOG(INFO) << ...; });
 //   h = ops::DebugPrintGrad(h, "gradient of h");
@@ -21,7 +21,7 @@
 
 namespace aqt {
 
-// data, or data * scale with a scale of rank 0.
+// Plain data, or data * scale with a scale of rank 0.
 struct ScaledArray {
   Array data;
   std::optional<Array> scale = std::nullopt;
@@ -30,20 +30,21 @@ struct ScaledArray {
 // Called by the thread that runs the program, in the order of its equations. It may keep the arrays.
 using DebugFunction = std::function<void(const ScaledArray&)>;
 
-// For transforms: the value of a callback's operation with an operand that has a scale. Null for another operation.
+// For transforms: the result of a callback's operation on an operand with a scale. Null for any other operation.
 std::optional<Value> BindDebugCallback(const Op& op, const Value& data, const Value& scale, const SourceLine& where);
 
 namespace ops {
 
-// x, with the same bits. It is one equation: use the result in the place of x, for an equation whose result nothing
-// needs is dropped. The gradient passes. A program with callbacks cannot be saved; Fold and PreparedProgram call them
-// where they compute their operands ahead of time. `label` is in the text of the program.
+// x, with the same bits. It is one equation: use the result in place of x, because an equation with an unused result is
+// dropped. The gradient passes. A program with callbacks cannot be saved. If Fold or PreparedProgram
+// computes their operands ahead of time, it calls them then. `label` appears in the text of the program.
 [[nodiscard]] Value DebugCallback(const Operand& x, DebugFunction callback, absl::string_view label = "");
-// The same for the gradient of the loss by x: it is called in the backward pass, and never without one.
+// The same for the gradient of the loss with respect to x. It is called in the backward pass, and never without one.
 [[nodiscard]] Value DebugCallbackGrad(const Operand& x, DebugFunction callback, absl::string_view label = "");
 
 // Writes a line to the standard error: `label: f32[2] {0.5, 1} * 8`.
 [[nodiscard]] Value DebugPrint(const Operand& x, absl::string_view label);
+// The same for the gradient of the loss with respect to x.
 [[nodiscard]] Value DebugPrintGrad(const Operand& x, absl::string_view label);
 
 }  // namespace ops

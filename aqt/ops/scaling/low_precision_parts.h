@@ -1,7 +1,7 @@
 #ifndef AQT_OPS_SCALING_LOW_PRECISION_PARTS_H_
 #define AQT_OPS_SCALING_LOW_PRECISION_PARTS_H_
 
-// What low_precision_sum (low_precision.h) is made of, for saved programs. Internal.
+// The parts that define low_precision_sum (low_precision.h), for serialization. Internal.
 
 #include <memory>
 #include <optional>

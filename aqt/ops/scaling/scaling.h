@@ -1,8 +1,8 @@
 #ifndef AQT_OPS_SCALING_SCALING_H_
 #define AQT_OPS_SCALING_SCALING_H_
 
-// Operations that say how numbers are scaled (after jax-scalify). On plain values most of them are the identity; the
-// transform Scalify (transforms/scalify.h) gives them their meaning for scaled ones. Each is one equation.
+// Operations that control how numbers are scaled (after jax-scalify). On plain values most of them are the identity;
+// the transform Scalify (transforms/scalify.h) defines their meaning for scaled ones. Each is one equation.
 
 #include <memory>
 #include <optional>
@@ -18,8 +18,8 @@
 
 namespace aqt {
 
-// What an operation of this file does. "Forward" and "backward" say whether it acts on the value or on its cotangent;
-// the other one passes unchanged.
+// The effect of an operation of this file. "Forward" and "backward" say whether it acts on the value or on its
+// cotangent; the other one passes unchanged.
 enum class ScalingKind {
   kSetScaling,       // (x, scale): x with this scale
   kStopScaling,      // x without a scale
@@ -29,62 +29,69 @@ enum class ScalingKind {
   kReducePrecision,  // the data rounded to the bits of an 8-bit float, in its own dtype
   kCast,             // the data converted
   kGetData,          // the data, as a value without a scale; plain x stays
-  kGetScale,         // the scale, as a value; 1 of plain x
+  kGetScale,         // the scale, as a value; 1 for plain x
 };
 
+// Options of the forward operations.
 struct ScalingOptions {
-  // The forward step disappears where the value is differentiated: jax-scalify's behaviour, Compat
+  // The forward step is dropped when the value is differentiated: jax-scalify's behaviour, Compat
   // forward_cast_dropped_under_grad.
   bool dropped_under_grad = false;
 };
 
-// An operation of this file, with the dtype that it names; null for another operation.
+// An operation of this file, with the dtype that it names.
 struct ScalingStep {
   ScalingKind kind;
   std::optional<DType> dtype;
-  bool backward = false;  // it acts on the cotangent, and the value passes
+  bool backward = false;  // acts on the cotangent; the value passes
 };
+// The step of `op`; null for any other operation.
 std::optional<ScalingStep> ScalingStepOf(const Op& op);
 
-// The same with its options, and the operation again: InvalidArgument for a step that the functions below do not make.
-// For whoever saves programs.
+// A step with its options, for serialization.
 struct ScalingParts {
   ScalingStep step;
   ScalingOptions options = {};
 };
+// The parts of `op`; null for any other operation.
 std::optional<ScalingParts> ScalingPartsOf(const Composite& op);
+// The operation with these parts. InvalidArgument for a step that the functions below do not make.
 absl::StatusOr<std::shared_ptr<const Composite>> MakeScalingOp(const ScalingParts& parts);
 
-// The bits to which kReducePrecision rounds; null for a dtype that is not e4m3fn or e5m2.
+// The bits that kReducePrecision keeps; null for a dtype other than e4m3fn and e5m2.
 std::optional<kernels::Precision> SimulatedPrecision(DType dtype);
 
 namespace ops {
 
+// x with this scale.
 Value SetScaling(const Operand& x, const Operand& scale);
-// Converted to `dtype` if given.
+// x without a scale, converted to `dtype` if given.
 Value StopScaling(const Operand& x, std::optional<DType> dtype = std::nullopt);
 
-// Data and scale as values of their own: x and 1 for an x without a scale. The scale is converted to `dtype` (null:
-// that of x). The gradient passes to the data.
+// Data and scale as separate values: x and 1 for an x without a scale. The scale is converted to `dtype` (null: that of
+// x). The gradient passes to the data.
 struct DataAndScale {
   Value data, scale;
 };
-DataAndScale GetDataScale(const Operand& x, std::optional<DType> dtype = std::nullopt);
+DataAndScale GetDataScale(const Operand& x, std::optional<DType> dtype = std::nullopt);  // see DataAndScale
 
+// x with its scale multiplied by the power of two at or below max |data|; plain x stays.
 Value DynamicRescaleMax(const Operand& x, const ScalingOptions& options = {});
-Value DynamicRescaleL1(const Operand& x, const ScalingOptions& options = {});
-Value DynamicRescaleL2(const Operand& x, const ScalingOptions& options = {});
+Value DynamicRescaleL1(const Operand& x, const ScalingOptions& options = {});  // the same by the mean of |data|
+Value DynamicRescaleL2(const Operand& x, const ScalingOptions& options = {});  // the same by the root mean square
 // The same for the cotangent.
 Value DynamicRescaleMaxGrad(const Operand& x);
-Value DynamicRescaleL1Grad(const Operand& x);
-Value DynamicRescaleL2Grad(const Operand& x);
+Value DynamicRescaleL1Grad(const Operand& x);  // the same by the mean of |data|
+Value DynamicRescaleL2Grad(const Operand& x);  // the same by the root mean square
 
 // Rounds to the exponent and mantissa bits of e4m3fn or e5m2, by ReducePrecision: 240 is the largest number of 4 and 3.
 Value ReducePrecisionOnForward(const Operand& x, DType dtype, const ScalingOptions& options = {});
+// The same for the cotangent.
 Value ReducePrecisionOnBackward(const Operand& x, DType dtype);
 
-// A conversion of the value only, or of the cotangent only.
+// Converts the value; the cotangent passes.
 Value CastOnForward(const Operand& x, DType dtype);
+// Converts the cotangent; the value passes.
 Value CastOnBackward(const Operand& x, DType dtype);
 
 }  // namespace ops
