@@ -1,12 +1,12 @@
 #ifndef AQT_RUNTIME_EXECUTABLE_H_
 #define AQT_RUNTIME_EXECUTABLE_H_
 
-// A program that is ready to run many times: what does not depend on data is decided once.
+// A program that is ready to run many times. Everything that does not depend on data is decided once.
 //
 //   AQT_ASSIGN_OR_RETURN(const Executable step, Executable::Make(program));
 //   AQT_ASSIGN_OR_RETURN(std::vector<Array> outputs, step.Run(args));
 //
-// docs/runtime.md says what is decided, what runs fused and how much memory a call takes. The bits are those of Eval
+// docs/runtime.md describes these decisions, fusion and the memory of a call. The bits are those of Eval
 // (graph/eval.h), which defines the meaning of programs.
 
 #include <cstddef>
@@ -26,48 +26,49 @@ namespace aqt {
 
 class Profile;
 
+// Options of Executable::Make.
 struct ExecutableOptions {
-  bool fuse = true;       // off: a step for each equation, to see what fusion does
-  bool epilogues = true;  // off: a product and what follows it are two steps, to see what epilogues do
-  // With any of them, calls run by Eval, equation by equation: slowly, with the same bits, and with memory for every
+  bool fuse = true;       // off: a step for each equation, to measure fusion
+  bool epilogues = true;  // off: a product and its epilogue are two steps, to measure epilogues
+  // With any hook, calls run by Eval, equation by equation: slowly, with the same bits, and with memory for every
   // result.
   EvalHooks hooks = {};
 };
 
-// Immutable and thread-safe; cheap to copy. Calls at the same time each have an arena of their own, which is kept for
-// later calls.
+// Immutable and thread-safe; cheap to copy. Concurrent calls each have their own arena, which is kept for later calls.
 class Executable {
  public:
-  // The program may hold any operation; those that the runtime does not know run as in Eval.
+  // The program may hold any operation; operations unknown to the runtime run as in Eval.
   static absl::StatusOr<Executable> Make(const Program& program, const ExecutableOptions& options = {});
 
   // Like Eval: `args` are in the order of program.inputs, the result in that of program.outputs. Equations that no
-  // output needs do not run. Contractions use the threads of an enclosing UseExecutor (graph/context.h).
-  // Memory of outputs that nobody holds any longer is used again. InvalidArgument, naming the slot, if an argument's
-  // dtype or shape is not the input's; the errors of composites. The call's times are added to `profile`, or else to
-  // that of the process (profile.h).
+  // output needs do not run. Contractions use the threads of an enclosing UseExecutor (graph/context.h). Memory of
+  // released outputs is reused. InvalidArgument, naming the slot, if an argument's dtype or shape is not the input's;
+  // otherwise the errors of composites. The call's times are added to `profile`, or else to the process's profile
+  // (profile.h).
   absl::StatusOr<std::vector<Array>> Run(absl::Span<const Array> args, Profile* profile = nullptr) const;
 
   // The same with the outputs in given memory: dense, of the outputs' dtypes and shapes, overlapping neither each other
   // nor the arguments, except that an output may be updated in place (MayUpdate). InvalidArgument otherwise. Does not
-  // allocate after the first call, except in operations that run as in Eval. After an error the outputs hold anything.
+  // allocate after the first call, except in operations that run as in Eval. After an error the contents of the outputs
+  // are unspecified.
   absl::Status RunInto(absl::Span<const Array> args, absl::Span<const MutableArrayRef> outputs,
                        Profile* profile = nullptr) const;
 
-  // Whether RunInto may compute the output in the memory of the argument, which must be Array::Unowned: both have as
-  // many bytes, and nothing reads an element of the argument after the output's is written. So an optimizer's state
-  // needs no second copy.
+  // Whether RunInto may compute the output in the memory of the argument, which must be Array::Unowned. True if both
+  // have the same number of bytes and no element of the argument is read after the output's is written. An optimizer's
+  // state then needs no second copy.
   bool MayUpdate(size_t argument, size_t output) const;
 
-  // With arguments and outputs by name, as EvalSlots.
+  // Run with arguments and outputs by name, as EvalSlots.
   absl::StatusOr<SlotValues> RunSlots(const SlotValues& values) const;
 
   const Program& program() const;
-  // What a call needs at its peak, besides its arguments and what operations allocate while they run: the arena, the
-  // outputs, and the arrays that operations make which write to no given memory.
+  // The peak bytes of a call, besides its arguments and what operations allocate while they run: the arena, the
+  // outputs, and the arrays returned by operations that do not write to given memory.
   int64_t peak_bytes() const;
   int64_t arena_bytes() const;
-  // Each step with its equations, and where and how long their results live.
+  // Each step with its equations, and the place and lifetime of their results.
   std::string ToString() const;
 
  private:

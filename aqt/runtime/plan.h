@@ -1,7 +1,7 @@
 #ifndef AQT_RUNTIME_PLAN_H_
 #define AQT_RUNTIME_PLAN_H_
 
-// What an Executable decides ahead of time. Internal.
+// The decisions that an Executable makes ahead of time. Internal.
 
 #include <cstddef>
 #include <cstdint>
@@ -18,44 +18,44 @@
 
 namespace aqt::internal {
 
-// Where the elements of a variable are.
+// Where the elements of a variable are stored.
 enum class Place : uint8_t {
-  kNone,      // nowhere: nobody needs them, or they exist only inside a step
+  kNone,      // nowhere: they are unused, or exist only inside a step
   kArgument,  // in an argument of the call
   kConstant,  // in a constant of the program
   kArena,     // in the call's arena
   kOutput,    // in the memory of an output
-  kArray,     // in an array that an operation has made
+  kArray,     // in an array that an operation returned
 };
 
 struct Variable {
   VarId root = -1;  // the variable whose memory this one shares; itself if it has its own
-  // Of roots:
+  // For roots:
   Place place = Place::kNone;
   int64_t index = 0;              // of the argument or output
   int64_t offset = 0, bytes = 0;  // in the arena
-  int first = -1, last = -1;      // the steps that write it, and that read it last; -1: before the first
-  bool in_place = false;          // takes over the memory of an operand
-  // Read by an operation that runs as in Eval: its result may be this operand under another name.
+  int first = -1, last = -1;      // the step that writes it, and the last that reads it; -1: before the first
+  bool in_place = false;          // reuses the memory of an operand
+  // Read by an operation that runs as in Eval: its result may be an alias of this operand.
   bool read_by_eval = false;
 };
 
-// What follows a product block by block.
+// The epilogue of a product, run block by block.
 struct StepEpilogue {
   std::shared_ptr<const FusedProgram> fused;
-  absl::InlinedVector<VarId, 4> in, out;  // its own, roots; one of `in` is the product
+  absl::InlinedVector<VarId, 4> in, out;  // its operands and results, roots; one of `in` is the product
   VarId product = -1;
-  VarId memory = -1;       // the product, or the result in whose place it is computed
+  VarId memory = -1;       // the product, or the result in whose memory it is computed
   int64_t scratch_at = 0;  // in the scratch memory of the step
 };
 
 // One or more equations that run together.
 struct PlannedStep {
-  std::optional<OpKernel> kernel;         // null: the first equation runs as its operation's Eval
-  std::optional<StepEpilogue> epilogue;   // null, or it computes all equations but the first one
+  std::optional<OpKernel> kernel;         // null: the first equation runs by its operation's Eval
+  std::optional<StepEpilogue> epilogue;   // if not null, computes all equations but the first one
   std::vector<int> eqns;                  // positions in program.eqns
-  absl::InlinedVector<VarId, 3> in, out;  // roots; `out` has -1 for outputs that nobody needs
-  absl::InlinedVector<bool, 2> needed;    // of an equation without kernel: one per output
+  absl::InlinedVector<VarId, 3> in, out;  // roots; `out` has -1 for unused outputs
+  absl::InlinedVector<bool, 2> needed;    // for an equation without kernel: one per output
   // Pairs (position in `in`, position in `out`) that may share memory if they have the same size.
   std::vector<std::pair<int, int>> may_share;
   int64_t scratch_bytes = 0, scratch_offset = 0;
@@ -68,17 +68,17 @@ struct Plan {
   std::vector<PlannedStep> steps;
   std::vector<int> primary;  // for each output of the program, the output in whose memory it is; -1 if in none
   int64_t arena_bytes = 0;
-  int64_t array_bytes = 0;  // of arrays that operations make, at the worst step
+  int64_t array_bytes = 0;  // bytes of arrays that operations return, at the worst step
   int64_t output_bytes = 0;
 
-  // Whether an output of the program may be in the memory of an argument: nothing reads that once the output is
+  // Whether an output of the program may be in the memory of an argument: the argument is not read after the output is
   // written.
   bool MayUpdate(size_t argument, size_t output) const;
   const Variable& at(VarId var) const { return variables[variables[var].root]; }
   std::string ToString() const;
 };
 
-// `fuse`: several equations may run as one step. `epilogues`: also a product and what follows it.
+// `fuse`: several equations may run as one step. `epilogues`: so may a product and the equations after it.
 Plan MakePlan(const Program& program, bool fuse, bool epilogues);
 
 }  // namespace aqt::internal

@@ -1,18 +1,18 @@
 #ifndef AQT_RUNTIME_PREPARED_PROGRAM_H_
 #define AQT_RUNTIME_PREPARED_PROGRAM_H_
 
-// Programs that are evaluated many times with the same weights: to serve a model.
+// Programs that are evaluated many times with the same weights, to serve a model.
 //
 //   AQT_ASSIGN_OR_RETURN(PreparedProgram served, PreparedProgram::Make({one_row, many_rows}, frozen));
 //   AQT_ASSIGN_OR_RETURN(SlotValues out, served.Eval({{Slot{SlotKind::kData, "x"}, x}}));
 //
-// What the given values determine is computed once. Broadcasts of it stay equations: a bias stays a row. A weight of a
-// contraction is packed once, too, into the form that the kernels of this machine read: an equation aqt_pack, whose
-// value is that form (quant/contraction dot_operand.h says which operands have one, and their sizes). Programs of this
-// process that are prepared with the same array share its packed form.
+// Everything that the given values determine is computed once. Broadcasts of the results stay equations: a bias stays a
+// row. A weight of a contraction is also packed once, into the layout that the kernels of this machine read: an
+// equation aqt_pack has this layout as its value (quant/contraction/dot_operand.h lists the operands that have one, and
+// their sizes). Programs of this process that are prepared with the same array share its packed form.
 //
-// Calls run as an Executable (executable.h), with hooks equation by equation. The bits are those of Eval (graph/eval.h)
-// of the program itself.
+// Calls run as an Executable (executable.h), or equation by equation if there are hooks. The bits are those of Eval
+// (graph/eval.h) of the program itself.
 
 #include <cstdint>
 #include <memory>
@@ -25,9 +25,10 @@
 
 namespace aqt {
 
+// Options of PreparedProgram::Make.
 struct PrepareOptions {
   // Keeps the values that the prepared programs do not read, such as qvalues that are packed. They cost memory only if
-  // nobody else holds them, and are needed when a call brings another array for one of the others.
+  // they are not held elsewhere, and are needed when a call replaces another value.
   bool keep_values = true;
 };
 
@@ -35,22 +36,22 @@ struct PrepareOptions {
 class PreparedProgram {
  public:
   // One function traced for several shapes of its data, or only one program. `values` has arrays for some inputs,
-  // usually all that are frozen or parameters; others are ignored. InvalidArgument without a program, and when a value
-  // has another dtype or shape than the input; and the errors of equations that are computed here.
+  // usually all that are frozen or parameters; other entries are ignored. InvalidArgument without a program, and if a
+  // value's dtype or shape is not the input's; otherwise the errors of equations that are computed here.
   static absl::StatusOr<PreparedProgram> Make(absl::Span<const Program> programs, const SlotValues& values,
                                               const PrepareOptions& options = {});
 
-  // The outputs, by name. `inputs` has the inputs without a value (NotFound, naming the slot, if one is missing that
-  // the program reads) and may have more. Their shapes say which of the programs is evaluated: the first one whose
-  // inputs have these dtypes and shapes (InvalidArgument, listing the shapes, if none has). If `inputs` has another
-  // array for an input that got a value in Make, this call is an Eval of that program with the array instead
-  // (FailedPrecondition if other values are needed and were not kept).
+  // The outputs, by name. `inputs` has the inputs without a value (NotFound, naming the slot, if one that the program
+  // reads is missing) and may have more. Their shapes select the program: the first one whose inputs have these dtypes
+  // and shapes (InvalidArgument, listing the shapes, if there is none). If `inputs` has another array for an input that
+  // got a value in Make, this call is an Eval of that program with the new array (FailedPrecondition if other values
+  // are needed and were not kept).
   absl::StatusOr<SlotValues> Eval(const SlotValues& inputs, const EvalHooks& hooks = {}) const;
 
   int num_programs() const;
-  // What is evaluated: the program without what was computed in Make, whose results are constants.
+  // The program that is evaluated: it holds the results of Make as constants.
   const Program& program(int index) const;
-  // Of the arrays that evaluations read, each counted once.
+  // The size of the arrays that evaluations read, each counted once.
   int64_t num_bytes() const;
 
  private:

@@ -17,11 +17,11 @@ namespace aqt::internal {
 
 absl::InlinedVector<Aval, 3> OperandAvals(const Program& program, const Equation& eqn);
 
-// Writes n elements; `out` may be one of the operands whose elements have the size of the result's.
+// Writes n elements; `out` may be an operand whose elements have the same size as the result's.
 using ElementwiseFn = std::function<void(const void* const* in, int64_t n, void* out)>;
 
-// Null if the operation is not elementwise, or not known here. New kinds of unary, binary and compare operations are
-// known at once, since only the kernels look at the kind.
+// Null if the operation is not elementwise or not handled here. New kinds of unary, binary and compare operations need
+// no change here, because only the kernels look at the kind.
 ElementwiseFn ElementwiseOf(const Op& op, absl::Span<const Aval> in, const Aval& out);
 
 }  // namespace aqt::internal

@@ -11,12 +11,12 @@
 
 namespace aqt::internal {
 
-// The equations to run, in an order in which they can be run. Elementwise operations on equal numbers of elements join
-// the group of an operand; so do reductions of rows, of columns and of everything, and what reads the reductions of
-// rows. A group grows only as long as no equation outside of it stands between its members. A broadcast is computed
-// wherever it is read, and has a group of its own only if others read it, too. Equations that cannot be fused are
-// groups of one. `roots` has for each variable the one whose
-// elements it shares, itself if it has its own; equations for which `runs` is false are left out.
+// The groups to run, in an executable order. Elementwise operations on equal numbers of elements join the group of an
+// operand. So do reductions of rows, of columns and of everything, and equations that read the reductions of rows.
+// Groups stay convex: no path between two members leaves the group. A broadcast is computed wherever it is read, and
+// has its own group only if other groups read it, too. Equations that cannot be fused are groups of one. `roots` has
+// for each variable the one whose elements it shares, itself if it has its own. Equations for which `runs` is false are
+// left out.
 std::vector<FusedGroup> FuseEquations(const Program& program, absl::Span<const VarId> roots,
                                       const std::vector<bool>& runs);
 

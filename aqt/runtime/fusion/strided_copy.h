@@ -1,7 +1,7 @@
 #ifndef AQT_RUNTIME_FUSION_STRIDED_COPY_H_
 #define AQT_RUNTIME_FUSION_STRIDED_COPY_H_
 
-// Broadcasts, transposes and slices: each element of a dense result is an element of one operand, at a place that is
+// Broadcasts, transposes and slices: each element of a dense result is an element of one operand, at a position that is
 // linear in the result's index. Internal.
 
 #include <cstdint>
@@ -20,22 +20,22 @@ class StridedCopy {
   // The result has this shape; its element (i0, i1, ...) is at source[offset + i0 * strides[0] + ...].
   StridedCopy(const Shape& shape, const Strides& strides, int64_t offset, int64_t element_bytes);
 
-  // How `op` copies; null if it is something else.
+  // How `op` copies; null for any other operation.
   static std::optional<StridedCopy> Of(const Op& op, const Aval& in, const Aval& out);
 
   // Whether the result has the bytes of the source, in the same order.
   bool IsIdentity() const;
   int64_t num_elements() const { return num_elements_; }
-  // The number of elements after which the result repeats itself; num_elements() if it does not.
+  // The number of elements after which the result repeats; num_elements() if it does not.
   int64_t period() const;
 
-  // Writes all elements, on the threads of `executor` where that pays off; null: only on the calling one.
+  // Writes all elements, on the threads of `executor` if that pays off; null: only on the calling thread.
   void Run(const void* source, void* out, Executor* executor = nullptr) const;
   // Writes the elements first, first + 1, ..., first + count - 1 of the result, in row-major order.
   void RunPart(const void* source, int64_t first, int64_t count, void* out) const;
 
  private:
-  // Without extents of 1; neighbours that are one are joined.
+  // Without extents of 1; adjacent axes are merged where possible.
   struct Axis {
     int64_t extent, stride;
   };

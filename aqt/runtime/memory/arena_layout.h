@@ -1,7 +1,7 @@
 #ifndef AQT_RUNTIME_MEMORY_ARENA_LAYOUT_H_
 #define AQT_RUNTIME_MEMORY_ARENA_LAYOUT_H_
 
-// Places in one block of memory for buffers that live one after the other. Internal.
+// Offsets in one block of memory for buffers with disjoint lifetimes. Internal.
 
 #include <cstdint>
 #include <map>
@@ -10,15 +10,15 @@
 
 namespace aqt::internal {
 
-// Gives the smallest free range that is large enough (of equal ones the first), and lengthens the block if there is
+// Allocates the smallest free range that is large enough (the first of equal ones), and extends the block if there is
 // none. Offsets and sizes are multiples of 64 bytes.
 class ArenaLayout {
  public:
   static constexpr int64_t kAlignment = 64;
 
   int64_t Take(int64_t bytes);                // the offset; 0 bytes take nothing
-  void Give(int64_t offset, int64_t bytes);   // `bytes` as it was taken
-  int64_t num_bytes() const { return end_; }  // of the block
+  void Give(int64_t offset, int64_t bytes);   // with the `bytes` of its Take
+  int64_t num_bytes() const { return end_; }  // size of the block
 
  private:
   void AddFree(int64_t offset, int64_t bytes);
@@ -26,7 +26,7 @@ class ArenaLayout {
 
   int64_t end_ = 0;
   std::map<int64_t, int64_t> free_;                 // offset -> bytes; no two touch
-  std::set<std::pair<int64_t, int64_t>> by_bytes_;  // (bytes, offset) of the same
+  std::set<std::pair<int64_t, int64_t>> by_bytes_;  // the same ranges as (bytes, offset)
 };
 
 }  // namespace aqt::internal

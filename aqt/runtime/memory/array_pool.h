@@ -1,8 +1,8 @@
 #ifndef AQT_RUNTIME_MEMORY_ARRAY_POOL_H_
 #define AQT_RUNTIME_MEMORY_ARRAY_POOL_H_
 
-// Memory for the arrays that operations make while they run as in Eval. Memory that is new to a process costs about as
-// much as writing it again, so what is given back is kept for the next array of its size. Internal.
+// Memory for the arrays that operations allocate when they run as in Eval. Touching new memory costs about as much as
+// writing it again, so returned memory is kept for the next array of the same size. Internal.
 
 #include <cstdint>
 #include <memory>
@@ -14,11 +14,11 @@ namespace aqt::internal {
 // Thread-safe. Its memory may outlive it.
 class ArrayPool final : public MemorySource {
  public:
-  // What is in use and what is kept together have at most this size, unless more is in use. So the pool makes the peak
-  // of what is in use no higher.
+  // The bytes in use plus the bytes kept never exceed `most_bytes`, unless the bytes in use alone do. So the pool never
+  // raises the peak.
   explicit ArrayPool(int64_t most_bytes);
 
-  // Kept memory of this size, or new one.
+  // Kept memory of this size, or new memory.
   std::shared_ptr<void> Take(int64_t bytes) override;
 
   int64_t kept_bytes() const;

@@ -1,7 +1,7 @@
 #ifndef AQT_RUNTIME_MEMORY_BUFFER_POOL_H_
 #define AQT_RUNTIME_MEMORY_BUFFER_POOL_H_
 
-// Memory for outputs that comes back when nobody holds it any longer. Internal.
+// Memory for outputs, reused after its last owner releases it. Internal.
 
 #include <cstdint>
 #include <memory>
@@ -11,11 +11,11 @@ namespace aqt::internal {
 // Thread-safe. Its memory may outlive it.
 class BufferPool {
  public:
-  // Keeps at most this much for later.
+  // Keeps at most this many bytes for reuse.
   explicit BufferPool(int64_t most_kept_bytes);
 
-  // Uninitialised memory, aligned like an array's. Each time it has a new owner, so that whoever watches the owner of
-  // an array sees that it is gone.
+  // Uninitialised memory, aligned like an array's. Each call returns a new owner, so that code that watches an array's
+  // owner sees when the array is gone.
   std::shared_ptr<void> Take(int64_t bytes);
 
  private:
