@@ -1,7 +1,7 @@
 #ifndef AQT_TESTING_ALLOCATION_COUNT_H_
 #define AQT_TESTING_ALLOCATION_COUNT_H_
 
-// For tests that nothing is allocated: a program that links this library has a counting operator new.
+// For tests that check that nothing is allocated. A program that links this library has a counting operator new.
 
 #include <cstdint>
 

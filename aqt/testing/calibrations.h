@@ -1,7 +1,7 @@
 #ifndef AQT_TESTING_CALIBRATIONS_H_
 #define AQT_TESTING_CALIBRATIONS_H_
 
-// All kinds of calibrations, for tests that hold for each: a new kind is tested without a change of theirs.
+// All kinds of calibrations, for tests that must hold for each. Such tests cover a new kind without a change.
 
 #include <cstdint>
 #include <variant>
@@ -21,8 +21,8 @@ void VisitFields(Calibration& calibration, F visit) {
   std::visit([&]<class C>(C& c) { CalibrationTraits<C>::VisitFields(c, visit); }, calibration);
 }
 
-// One without state. Its fields are legal numbers that matter for tensors of a few elements around 1; constants are
-// numbers. below(n) draws from 0 .. n-1.
+// A calibration without state. Its fields are legal numbers that matter for tensors of a few elements around 1;
+// constants are numbers. below(n) draws from 0 .. n-1.
 Calibration DrawCalibration(absl::FunctionRef<int64_t(int64_t)> below);
 
 }  // namespace aqt::testing

@@ -1,7 +1,7 @@
 #ifndef AQT_TESTING_COUNTING_POOL_H_
 #define AQT_TESTING_COUNTING_POOL_H_
 
-// Two threads that count how often they are asked for.
+// A pool of two threads that counts its calls.
 
 #include <cstdint>
 

@@ -1,7 +1,7 @@
 #ifndef AQT_TESTING_MEMORY_FILL_H_
 #define AQT_TESTING_MEMORY_FILL_H_
 
-// What new memory of arrays holds: shows results that are not written whole.
+// Sets the initial contents of new array memory, to reveal results that are not fully written.
 
 #include <cstdint>
 

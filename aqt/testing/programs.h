@@ -30,7 +30,7 @@ absl::StatusOr<std::vector<Array>> RunBothWays(TracedFunction fn, absl::Span<con
 // about 1e-10.
 absl::Status CheckGradients(TracedFunction fn, absl::Span<const Array> args, double tolerance = 1e-7);
 
-// How many equations of `program` have the operation `name`.
+// The number of equations of `program` with the operation `name`.
 int CountOps(const Program& program, absl::string_view name);
 
 }  // namespace aqt::testing

@@ -28,7 +28,7 @@ MATCHER(IsOk, negation ? "is an error" : "is OK") {
   return status.ok();
 }
 
-// `message` is a matcher for the whole message, e.g. HasSubstr("...").
+// `message` is a matcher for the complete message, e.g. HasSubstr("...").
 MATCHER_P2(StatusIs, code, message, "is a status of the expected code and message") {
   const absl::Status& status = internal::StatusOf(arg);
   *result_listener << status.ToString();
