@@ -37,7 +37,7 @@ Value BroadcastToLast(const Value& x, const Shape& shape, const SourceLine& wher
   return BindOne(op, {x}, where);
 }
 
-// The shape that all operands are broadcast to.
+// The shape to which all operands are broadcast.
 absl::StatusOr<Shape> CommonShape(absl::Span<const Value> values) {
   Shape common;
   for (const Value& value : values) {
@@ -255,7 +255,7 @@ Value Reshape(const Operand& x, const Shape& shape) {
   std::optional<int64_t> open;
   for (int64_t i = 0; i < shape.rank(); ++i) {
     if (shape[i] != -1) known.push_back(shape[i]);
-    else if (!open.has_value()) open = i;  // a second -1 stays, and is then refused
+    else if (!open.has_value()) open = i;  // a second -1 stays and is then refused
   }
   if (!value.status().ok()) return value;
   if (absl::Status status = CheckShape(known); !status.ok()) return Refuse(status, "reshape", {value}, x.where());
@@ -300,7 +300,7 @@ Value Take(const Operand& x, const Operand& indices, int64_t axis) {
 
 Value ScatterAdd(const Operand& indices, const Operand& updates, int64_t extent, int64_t axis) {
   const Value numbers = indices.As(DType::kS32), values = updates.As(DType::kF32);
-  // The result has one axis where the indices have theirs.
+  // The result has one axis in place of the axes of the indices.
   const int64_t rank = values.rank() - numbers.rank() + 1;
   return BindOne(ScatterAddOp{axis < 0 ? axis + rank : axis, extent}, {numbers, values}, indices.where());
 }

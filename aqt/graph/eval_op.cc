@@ -29,7 +29,7 @@ using Arrays = absl::Span<const Array>;
 // Copies the view `from` (any strides) into a new dense array.
 Array Dense(const ArrayRef& from) { return Array::CopyOf(from); }
 
-// x with other shape and strides, starting `offset` elements later.
+// x with another shape and strides, starting `offset` elements later.
 ArrayRef View(const Array& x, const Shape& shape, const Strides& strides, int64_t offset = 0) {
   const char* data = static_cast<const char*>(x.data());
   return ArrayRef(x.dtype(), shape, strides, data == nullptr ? nullptr : data + offset * SizeOf(x.dtype()));
@@ -126,7 +126,7 @@ Array Eval(const SliceOp& op, Arrays in, const Aval& out) {
   int64_t offset = 0;
   for (int64_t i = 0; i < out.shape.rank(); ++i) {
     offset += op.start[i] * strides[i];
-    if (out.shape[i] > 1) strides[i] *= op.stride[i];  // with one element any stride will do
+    if (out.shape[i] > 1) strides[i] *= op.stride[i];  // the stride of a single element is irrelevant
   }
   return Dense(View(in[0], out.shape, strides, offset));
 }
@@ -148,7 +148,7 @@ Array Eval(const PadOp& op, Arrays in, const Aval& out) {
     if (kept[i] == 0) break;
     from += range.begin * from_strides[i];
     to += (axis.low + range.begin * axis.dilation) * strides[i];
-    if (kept[i] > 1) strides[i] *= axis.dilation;  // with one element any stride will do
+    if (kept[i] > 1) strides[i] *= axis.dilation;  // the stride of a single element is irrelevant
   }
   if (kept.num_elements() > 0) {
     AQT_CHECK(CopyArray(View(in[0], kept, from_strides, from), Window(builder, kept, strides, to)).ok());

@@ -46,7 +46,7 @@ absl::Status ExpectArithmetic(const Aval& a) {
   return Invalid("computes in f16, bf16, f32, f64 and s32, not in ", ToString(a.dtype), "; cast the operand");
 }
 
-// Axes are distinct, in range and ascending.
+// Axes must be distinct, in range and ascending.
 absl::Status ExpectAscending(absl::Span<const int64_t> axes, int64_t rank) {
   for (size_t i = 0; i < axes.size(); ++i) {
     if (axes[i] < 0 || axes[i] >= rank)
@@ -67,7 +67,7 @@ absl::Status ExpectFloat(const Aval& a) {
   return Invalid("takes floats, not ", a.ToString(), "; cast the operand");
 }
 
-// What Takes refuses, in words.
+// The error for a dtype that kernels::Takes refuses.
 template <class Kind>
 absl::Status ExpectTakes(Kind kind, const Aval& a) {
   if (kernels::Takes(kind, a.dtype)) return absl::OkStatus();
@@ -226,12 +226,12 @@ Result Infer(const SliceOp& op, Avals in) {
   return out;
 }
 
-// An integer type or bool must hold the number.
+// An integer type or bool must hold the number exactly.
 absl::Status ExpectValue(double value, DType dtype) {
   if (IsFloat(dtype)) return absl::OkStatus();
   const double low = dtype == DType::kBool ? 0 : static_cast<double>(IntegerMin(dtype));
   const double high = dtype == DType::kBool ? 1 : static_cast<double>(IntegerMax(dtype));
-  // 2^63 is what the largest s64 becomes in f64, which cannot hold it.
+  // The largest s64 rounds to 2^63 in f64, and s64 cannot hold that.
   if (value == std::floor(value) && value >= low && value <= high && value < 0x1p63) return absl::OkStatus();
   return Invalid("the value ", value, " is none of ", ToString(dtype));
 }
@@ -251,7 +251,7 @@ Result Infer(const PadOp& op, Avals in) {
     if (op.interior[i] < 0) return refuse(" is negative between elements");
     const CheckedInt inside = CheckedInt(std::max<int64_t>(shape[i] - 1, 0)) * op.interior[i];
     const CheckedInt extent = CheckedInt(shape[i]) + inside + op.low[i] + op.high[i];
-    // KeptElements also needs the distance of the last place from the first element.
+    // KeptElements also needs the distance of the last element from the first.
     if (!extent.ok() || !(extent - op.low[i]).ok()) return refuse(" exceeds 2^63 - 1");
     if (extent.value() < 0) return refuse(" takes more elements away than there are");
     out.shape.push_back(extent.value());
@@ -273,7 +273,7 @@ Result Infer(const IotaOp& op, Avals in) {
   return Aval{op.dtype, op.shape};
 }
 
-// A number of an element must fit into s32.
+// An element's index must fit into s32.
 absl::Status ExpectCountable(int64_t elements, const Aval& a) {
   if (elements <= std::numeric_limits<int32_t>::max()) return absl::OkStatus();
   return Invalid("the numbers of ", elements, " elements of ", a.ToString(), " do not fit into s32");
@@ -344,7 +344,7 @@ Result Infer(const ScatterAddOp& op, Avals in) {
   return out;
 }
 
-// How many windows there are along each axis.
+// The number of windows along each axis.
 absl::StatusOr<Shape> InferWindows(const WindowDims& dims, const Shape& shape) {
   AQT_RETURN_IF_ERROR(ExpectPerAxis("window", dims.window, shape.rank()));
   AQT_RETURN_IF_ERROR(ExpectPerAxis("stride", dims.stride, shape.rank()));
@@ -426,7 +426,7 @@ bool IsDotInteger(DType dtype) {
   return IsByteInteger(dtype) || dtype == DType::kU8 || dtype == DType::kS16 || dtype == DType::kS32;
 }
 
-// Those that an rhs of integers of a byte may meet.
+// The float dtypes allowed with an rhs of integers of up to a byte.
 bool IsSmallDotFloat(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16 || dtype == DType::kF32; }
 
 Result Infer(const DotGeneralOp& op, Avals in) {

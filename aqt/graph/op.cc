@@ -60,7 +60,7 @@ std::string OpAttributes(const Op& op) {
           [](const BinaryOp&) { return std::string(); },
           [](const CompareOp&) { return std::string(); },
           [](const SelectOp&) { return std::string(); },
-          [](const CastOp&) { return std::string(); },     // the output's dtype says it
+          [](const CastOp&) { return std::string(); },     // shown by the output's dtype
           [](const BitcastOp&) { return std::string(); },  // likewise
           [](const ClampOp&) { return std::string(); },
           [](const IsFiniteOp&) { return std::string(); },
@@ -71,7 +71,7 @@ std::string OpAttributes(const Op& op) {
           },
           [](const ReduceOp& o) { return absl::StrCat("axes=", List(o.axes), o.keepdims ? ", keepdims" : ""); },
           [](const BroadcastOp& o) { return absl::StrCat("axes=", List(o.axes)); },
-          [](const ReshapeOp&) { return std::string(); },  // the output's shape says it
+          [](const ReshapeOp&) { return std::string(); },  // shown by the output's shape
           [](const TransposeOp& o) { return absl::StrCat("permutation=", List(o.permutation)); },
           [](const SliceOp& o) {
             return absl::StrCat("start=", List(o.start), ", limit=", List(o.limit), ", stride=", List(o.stride));
@@ -88,7 +88,7 @@ std::string OpAttributes(const Op& op) {
           [](const ScatterAddOp& o) { return absl::StrCat("axis=", o.axis, ", extent=", o.extent); },
           [](const ReduceWindowOp& o) { return WindowText(o.dims); },
           [](const ArgReduceWindowOp& o) { return WindowText(o.dims); },
-          [](const RandomBitsOp&) { return std::string(); },  // the output's shape says it
+          [](const RandomBitsOp&) { return std::string(); },  // shown by the output's shape
           [](const ConcatenateOp& o) { return absl::StrCat("axis=", o.axis); },
           [](const DotGeneralOp& o) { return absl::StrCat("dims=", o.dims.ToString()); },
           [](const StopGradientOp&) { return std::string(); },
@@ -98,7 +98,7 @@ std::string OpAttributes(const Op& op) {
 }
 
 kernels::PadAxis PadAxisOf(const PadOp& op, int64_t axis, int64_t size, int64_t padded) {
-  // With fewer than two elements `interior` does not matter.
+  // With fewer than two elements `interior` is irrelevant.
   return {.size = size, .dilation = size > 1 ? op.interior[axis] + 1 : 1, .low = op.low[axis], .padded = padded};
 }
 

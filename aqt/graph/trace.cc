@@ -21,7 +21,7 @@ class Recorder {
  public:
   Recorder() : id_(NextId()) {}
 
-  // Poisoned values and values of other traces are refused.
+  // Refuses poisoned values and values of other traces.
   absl::StatusOr<VarId> VarOf(const Value& value) {
     if (const Value::TracedVar* traced = value.traced()) {
       if (traced->trace == id_) return traced->var;
@@ -62,7 +62,7 @@ class Recorder {
 
   bool HasInput(const Slot& slot) const { return input_of_slot_.contains(slot.ToString()); }
 
-  // Marks the inputs so far as the caller's.
+  // Marks the current inputs as the caller's.
   void EndGivenInputs() { num_given_ = static_cast<int64_t>(program_.inputs.size()); }
 
   absl::Status AddWritten(const Slot& slot, const Value& value) {
@@ -150,7 +150,7 @@ absl::Status Report(const absl::Status& status, absl::string_view op, absl::Span
 }
 
 std::vector<Value> PoisonedOutputs(const Op& op, absl::Span<const Aval> operands, const absl::Status& status) {
-  // The first operand's aval is a good guess for most operations; whatever is computed from it is discarded.
+  // The first operand's aval is a good guess for most operations; results computed from it are discarded.
   const Aval guess = operands.empty() ? Aval{} : operands[0];
   return std::vector<Value>(NumOutputs(op), Value::Poisoned(guess, status));
 }

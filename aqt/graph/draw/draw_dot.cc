@@ -15,7 +15,7 @@ using internal::Arrow;
 using internal::Box;
 using internal::Drawing;
 
-// A string of the language; a line break is written \n.
+// A string of the DOT language; a line break is written \n.
 std::string Quoted(absl::string_view text) {
   std::string out = "\"";
   for (const char c : text) {

@@ -1,5 +1,5 @@
-// A layered layout: each box is in the row behind the last of its operands; arrows over several rows bend in each of
-// them; rows are ordered, and boxes moved, towards the mean of their neighbours.
+// A layered layout. Each box is in the row after the last of its operands. An arrow over several rows bends in each of
+// them. Rows are ordered, and boxes moved, towards the mean of their neighbours.
 
 #include <algorithm>
 #include <cmath>
@@ -37,7 +37,7 @@ std::string Escaped(absl::string_view text) {
   return out;
 }
 
-// The lines of a box as they are written: with its scope.
+// The lines of a box as drawn, including its scope.
 std::vector<std::string> LinesOf(const Box& box) {
   std::vector<std::string> lines = box.lines;
   if (!box.scope.empty()) lines.push_back(absl::StrCat("@", box.scope));
@@ -48,8 +48,8 @@ std::vector<std::string> LinesOf(const Box& box) {
 struct Place {
   int row = 0;
   double width = 0, height = 0;
-  double x = 0, y = 0;                      // of the middle
-  std::vector<int> above = {}, below = {};  // the places that arrows of neighbouring rows lead from and to
+  double x = 0, y = 0;                      // of the centre
+  std::vector<int> above = {}, below = {};  // the places in neighbouring rows that arrows connect to this one
 };
 
 class Layout {
@@ -73,7 +73,7 @@ class Layout {
   }
 
   const std::vector<Place>& places() const { return places_; }
-  const std::vector<std::vector<int>>& paths() const { return paths_; }  // by arrow: places
+  const std::vector<std::vector<int>>& paths() const { return paths_; }  // by arrow: its places
   double width() const { return width_; }
   double height() const { return height_; }
 
@@ -84,7 +84,7 @@ class Layout {
     return last;
   }
 
-  // Boxes without operands are directly above the first that reads them.
+  // Boxes without operands are directly above the first box that reads them.
   void FindRows() {
     std::vector<Arrow> arrows = drawing_.arrows;
     std::stable_sort(arrows.begin(), arrows.end(), [](const Arrow& a, const Arrow& b) { return a.from < b.from; });
@@ -156,7 +156,8 @@ class Layout {
     for (size_t i = 1; i < row.size(); ++i) places_[row[i]].x = places_[row[i - 1]].x + Distance(row[i - 1], row[i]);
   }
 
-  // Each place as near as its neighbours in the row allow to where it wants to be; on the whole neither left nor right.
+  // Moves each place as close to its wanted position as its neighbours in the row allow, without a shift of the row as
+  // a whole.
   void Straighten(bool from_above) {
     ForEachRow(from_above, [&](std::vector<int>& row) {
       std::vector<double> wanted;
@@ -190,7 +191,7 @@ class Layout {
   }
 
   const Drawing& drawing_;
-  std::vector<Place> places_;  // first those of the boxes
+  std::vector<Place> places_;  // those of boxes come first
   std::vector<std::vector<int>> paths_;
   std::vector<std::vector<int>> rows_;
   double width_ = 2 * kMargin, height_ = 2 * kMargin;

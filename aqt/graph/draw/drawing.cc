@@ -25,11 +25,11 @@ const char* ColorOf(SlotKind kind) {
   return "#ffffff";
 }
 
-// A box while its equations are found.
+// A box while its equations are collected.
 struct Group {
   int box = -1;
   int num_equations = 0;
-  std::map<std::string, int> notes;  // how often each
+  std::map<std::string, int> notes;  // number of occurrences
   std::set<std::string> colors;
 };
 
@@ -124,7 +124,7 @@ class Maker {
   const DrawOptions& options_;
   Drawing drawing_;
   std::vector<int> source_;    // the box of each variable; -1 for one that is written into boxes
-  std::vector<bool> several_;  // whether its box has other results, too
+  std::vector<bool> several_;  // whether its box also has other results
   std::map<std::string, Group> groups_;
   std::set<std::tuple<int, int, VarId>> seen_;
 };

@@ -85,8 +85,8 @@ class CallComposite : public Composite {
     return wrt;
   }
 
-  // (arguments, cotangents) -> gradients. They are those of the sum over outputs of sum(output * cotangent), whose
-  // derivative by an output is exactly its cotangent.
+  // (arguments, cotangents) -> gradients. They are the gradients of the sum over outputs of sum(output * cotangent),
+  // whose derivative with respect to an output is exactly its cotangent.
   absl::StatusOr<Program> Backward(absl::Span<const int> wrt) const {
     std::vector<Input> inputs = InputsOf(body_);
     const size_t num_args = inputs.size();

@@ -19,10 +19,10 @@
 namespace aqt {
 namespace {
 
-// The elements of floats that are NaN or, unless `only_nan`, infinite.
+// The float elements that are NaN or, unless `only_nan`, infinite.
 struct Bad {
   int64_t count = 0;
-  int64_t first = 0;  // its row-major number
+  int64_t first = 0;  // row-major index
   double value = 0;
 };
 
@@ -45,7 +45,7 @@ std::string IndexText(int64_t number, const Shape& shape) {
   return absl::StrCat("[", absl::StrJoin(index, ","), "]");
 }
 
-// OutOfRange if something bad is in `out` and nothing in `in`.
+// OutOfRange if `out` has a bad element and `in` has none.
 absl::Status Watch(absl::Span<const Array> in, absl::Span<const Array> out, bool only_nan) {
   for (size_t i = 0; i < out.size(); ++i) {
     const Bad bad = FindBad(out[i], only_nan);

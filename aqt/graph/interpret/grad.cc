@@ -76,7 +76,7 @@ absl::Status CheckArguments(const Program& program, absl::Span<const int> wrt) {
   return absl::OkStatus();
 }
 
-// Replaces composites that need a gradient and have none of their own by their expansions, until there are none left.
+// Repeatedly replaces composites that need a gradient and have none of their own by their expansions.
 absl::StatusOr<Program> ExpandWithoutGradient(Program program, absl::Span<const int> wrt) {
   constexpr int kMaxDepth = 100;
   for (int depth = 0; depth < kMaxDepth; ++depth) {
@@ -97,14 +97,15 @@ absl::StatusOr<Program> ExpandWithoutGradient(Program program, absl::Span<const 
 }
 
 // Slices of one variable, in their order along the axis that they cut. They are the only equations through which it has
-// a gradient, so that its cotangent is the concatenation of theirs.
+// a gradient, so its cotangent is the concatenation of theirs.
 struct SliceGroup {
   int64_t axis = 0;
   std::vector<const Equation*> slices;
-  const Equation* first = nullptr;  // in the order of the program, so the last one of a walk back
+  const Equation* first = nullptr;  // in the order of the program, so the last one of a backward walk
 };
 
-// The axis that one slice cuts, with all of the others; nullopt if there is no such axis or if it skips elements.
+// The axis that a slice cuts, keeping all elements of the others; nullopt if there is no such axis or if it skips
+// elements.
 std::optional<int64_t> CutAxis(const SliceOp& op, const Shape& shape) {
   std::optional<int64_t> cut;
   for (int64_t i = 0; i < shape.rank(); ++i) {
@@ -116,7 +117,8 @@ std::optional<int64_t> CutAxis(const SliceOp& op, const Shape& shape) {
   return cut;
 }
 
-// The group of these equations, all that a variable of this shape has a gradient through, if they are one.
+// The group formed by these equations, if they are one. They must be all equations through which a variable of this
+// shape has a gradient.
 std::optional<SliceGroup> GroupOf(const std::vector<const Equation*>& uses, const Shape& shape) {
   if (uses.size() < 2) return std::nullopt;
   SliceGroup group{.slices = uses, .first = uses[0]};
@@ -137,7 +139,7 @@ std::optional<SliceGroup> GroupOf(const std::vector<const Equation*>& uses, cons
   return end == shape[group.axis] ? std::make_optional(std::move(group)) : std::nullopt;
 }
 
-// By the variable that is sliced.
+// Groups by the variable that is sliced.
 absl::flat_hash_map<VarId, SliceGroup> SliceGroups(const Program& program, const std::vector<bool>& active) {
   absl::flat_hash_map<VarId, std::vector<const Equation*>> uses;
   for (const Equation& eqn : program.eqns) {
@@ -206,8 +208,8 @@ class Differentiator {
     return outputs;
   }
 
-  // Whether this is a slice of a group. The first one has the cotangents of all, one behind the other: what the sum of
-  // all of them between zeros is.
+  // Whether this is a slice of a group. The first one has the cotangents of all slices, concatenated: the same as
+  // summing them padded with zeros.
   bool IsGrouped(const Equation& eqn) {
     const auto it = std::holds_alternative<SliceOp>(eqn.op) ? groups_.find(eqn.in[0]) : groups_.end();
     if (it == groups_.end()) return false;
@@ -285,7 +287,7 @@ absl::StatusOr<Program> Differentiate(const Program& original, absl::Span<const 
         std::vector<Value> results;
         absl::StatusOr<std::vector<Value>> outputs = differentiator.Forward(args);
         absl::Status status = outputs.status();
-        // What an operation that failed stands for has no shape that a rule could rely on.
+        // The placeholder of a failed operation has no shape that a rule could rely on.
         for (size_t i = 0; status.ok() && i < outputs->size(); ++i) status = (*outputs)[i].status();
         if (status.ok()) status = differentiator.Backward();
         if (!status.ok()) {

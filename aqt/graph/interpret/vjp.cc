@@ -13,7 +13,7 @@ namespace {
 
 using Cotangents = std::vector<std::optional<Value>>;
 
-// What a rule gets: operands x, output y, its cotangent ct, and which operands want one.
+// Arguments of a rule: operands x, output y, its cotangent ct, and which operands want one.
 struct Call {
   absl::Span<const Value> x;
   const Value& y;
@@ -23,7 +23,7 @@ struct Call {
 
 constexpr double kTwoOverRootPi = 2 * std::numbers::inv_sqrtpi;
 
-// sum(ct), which adds up elements; of 8-bit floats, which have no arithmetic, in f32, and the result is rounded.
+// sum(ct), which adds elements. 8-bit floats, which have no arithmetic, are added in f32 and the result is rounded.
 template <class F>
 Value Summed(const Value& ct, F sum) {
   const DType dtype = ct.dtype();
@@ -116,7 +116,7 @@ Cotangents Rule(const CastOp&, const Call& call) { return {ops::Cast(call.ct, ca
 
 Cotangents Rule(const BitcastOp&, const Call&) { return {std::nullopt}; }
 
-// Only strictly between the ends the operand moves the result.
+// The operand changes the result only strictly between the ends.
 Cotangents Rule(const ClampOp&, const Call& call) {
   const Value &low = call.x[0], &x = call.x[1], &high = call.x[2];
   Cotangents out(3);
@@ -134,7 +134,7 @@ Cotangents Rule(const IntegerPowOp& op, const Call& call) {
   return {call.ct * (ops::IntegerPow(call.x[0], op.exponent - 1) * static_cast<double>(op.exponent))};
 }
 
-// Linear, as JAX sees it: the cotangent is rounded, too.
+// Linear, as in JAX: the cotangent is also rounded.
 Cotangents Rule(const ReducePrecisionOp& op, const Call& call) {
   return {ops::ReducePrecision(call.ct, op.precision.exponent_bits, op.precision.mantissa_bits)};
 }
@@ -149,7 +149,7 @@ Value Spread(const ReduceOp& op, const Value& reduced, const Shape& shape) {
   return ops::BroadcastInDim(reduced, shape, kept);
 }
 
-// For each element the product of all others that are reduced with it; a division would not do where there are zeros.
+// For each element the product of all other elements reduced with it; a division fails where there are zeros.
 Value OthersProduct(const ReduceOp& op, const Value& x) {
   // As [kept, n].
   Axes permutation, inverse(x.rank());
@@ -166,12 +166,12 @@ Value OthersProduct(const ReduceOp& op, const Value& x) {
   const Value moved = ops::Transpose(x, permutation);
   const int64_t kept = x.shape().num_elements() / n;
   const Value rows = ops::Reshape(moved, {kept, n});
-  // Moves the rows by `places`; ones come in.
+  // Shifts the rows by `places`; ones come in.
   const auto shift = [&](const Value& value, int64_t places) {
     const int64_t left = std::max<int64_t>(-places, 0), right = std::max<int64_t>(places, 0);
     return ops::Pad(ops::Slice(value, {0, left}, {kept, n - right}), {0, right}, {0, left}, {}, 1);
   };
-  // The products of all before, and of all behind: after step s, of 2^s neighbours.
+  // The products of all elements before, and of all after: step s covers 2^s neighbours.
   Value before = shift(rows, 1), behind = shift(rows, -1);
   for (int64_t reach = 1; reach < n; reach *= 2) {
     before = before * shift(before, reach);
@@ -219,7 +219,7 @@ Cotangents Rule(const SliceOp& op, const Call& call) {
   const Shape &shape = call.x[0].shape(), &out = call.y.shape();
   PadOp pad{op.start, {}, {}};
   for (int64_t i = 0; i < shape.rank(); ++i) {
-    // Elements between the first and the last that were taken, both included.
+    // The distance from the first to the last element taken, inclusive.
     const int64_t span = out[i] == 0 ? 0 : (out[i] - 1) * op.stride[i] + 1;
     pad.high.push_back(shape[i] - op.start[i] - span);
     pad.interior.push_back(op.stride[i] - 1);
@@ -268,8 +268,8 @@ Cotangents Rule(const ScatterAddOp& op, const Call& call) {
   return {std::nullopt, ops::Take(call.ct, call.x[0], op.axis)};
 }
 
-// Of a sum: element i is in the windows (i + low - k) / stride for 0 <= k < window, so its cotangent is the sum of a
-// window of the spread cotangents. Of a maximum or minimum, as in JAX: all of it goes to the first.
+// For a sum: element i is in the windows (i + low - k) / stride for 0 <= k < window, so its cotangent is the sum of a
+// window of the spread cotangents. For a maximum or minimum, as in JAX, the first element gets the full cotangent.
 Cotangents Rule(const ReduceWindowOp& op, const Call& call) {
   const Value& x = call.x[0];
   const Shape &shape = x.shape(), &windows = call.y.shape();

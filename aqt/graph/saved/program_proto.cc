@@ -35,7 +35,7 @@ using internal::OpFields;
 constexpr absl::string_view kMagic = "AQTPROG\n";
 constexpr uint32_t kVersion = 1;
 constexpr char kComposite[] = "composite", kCall[] = "call";
-// Calls within calls: reading them is recursive.
+// The limit for nested calls: reading them is recursive.
 constexpr int kMaxCalls = 32;
 
 template <class... Parts>
@@ -73,7 +73,7 @@ uint32_t Crc32(absl::string_view bytes) {
 
 // ---- attributes
 
-// The enumerators by text.
+// The number of enumerators, which are saved as text.
 template <class Kind>
 constexpr int kNumKinds = 0;
 template <>
@@ -110,7 +110,7 @@ class AttributeWriter {
   SavedEquation& out_;
 };
 
-// Takes the attributes in the order of the fields; the first error stays.
+// Reads the attributes in the order of the fields and keeps the first error.
 class AttributeReader {
  public:
   explicit AttributeReader(const SavedEquation& in) : in_(in) {}
@@ -160,10 +160,10 @@ class AttributeReader {
   absl::Status status_;
 };
 
-// What saving and loading a program carries along.
+// The context of saving and loading a program.
 struct Saver {
   const CompositeCodecs& codecs;
-  int num_calls = 0;  // around this program
+  int num_calls = 0;  // number of enclosing calls
 
   absl::StatusOr<std::string> Save(const Program& program) const;
   absl::Status SaveOp(const Op& op, SavedEquation& out) const;
@@ -172,7 +172,7 @@ struct Saver {
 
 struct Loader {
   const CompositeCodecs& codecs;
-  int64_t* statistics_bytes;  // that are left
+  int64_t* statistics_bytes;  // bytes left
   int num_calls = 0;
 
   absl::StatusOr<Program> Load(absl::string_view bytes) const;
@@ -192,7 +192,7 @@ void AddText(const char* name, std::string text, SavedEquation& out) {
   attribute.set_text(std::move(text));
 }
 
-// Whether these are the two attributes, both texts.
+// Whether `in` has exactly these two attributes, both texts.
 bool HasTexts(const SavedEquation& in, absl::string_view first, absl::string_view second) {
   return in.attributes_size() == 2 && in.attributes(0).name() == first && in.attributes(1).name() == second &&
          in.attributes(0).has_text() && in.attributes(1).has_text();
@@ -317,7 +317,7 @@ absl::StatusOr<Program::Port> LoadPort(const config::SavedPort& in, size_t num_v
   return Program::Port{in.var(), {*kind, in.path()}};
 }
 
-// Whether all elements are values of the dtype, of which a byte can hold more.
+// Whether all elements are legal values of the dtype; a byte can hold others.
 bool HasLegalElements(DType dtype, absl::string_view bytes) {
   int64_t low = 0, high = 1;
   if (dtype == DType::kS2 || dtype == DType::kS4) {
@@ -350,7 +350,7 @@ absl::Status LoadConstant(const config::SavedConstant& in, Program& program) {
   return absl::OkStatus();
 }
 
-// The same text, never freed: SourceLine points to static storage.
+// A copy of `text` that is never freed: SourceLine points to static storage.
 const char* Interned(const std::string& text) {
   static std::mutex& mutex = *new std::mutex;
   static std::set<std::string>& names = *new std::set<std::string>;
@@ -504,7 +504,7 @@ absl::StatusOr<Program> Loader::Load(absl::string_view bytes) const {
         absl::StrCat("byte 8: the format has version ", version, "; this library reads version ", kVersion));
   }
   Program program;
-  // The last record and its number among those of its kind.
+  // The last record and its index among those of its kind.
   SavedRecord::RecordCase last = SavedRecord::kVar;
   int64_t number = -1;
   size_t at = kHeader;
