@@ -129,7 +129,7 @@ absl::StatusOr<std::unique_ptr<OutputFolder>> OutputFolder::Create(const FileSys
     std::string temporary = internal::TemporaryName(path);
     const absl::Status created = fs.CreateFolder(temporary);
     if (created.ok()) return absl::WrapUnique(new OutputFolder(fs, std::string(path), std::move(temporary), replace));
-    // Left behind by a killed process that had the same process number.
+    // Left by a killed process with the same process id.
     if (!absl::IsAlreadyExists(created)) return created;
   }
 }
@@ -183,7 +183,7 @@ absl::Status OutputFolder::ReplaceByRenames() {
                ? status
                : Annotate(status, absl::StrCat("what was at '", path_, "' is now at '", old, "'"));
   };
-  // A rename can fail before it happens, or afterwards, if the disk cannot be flushed.
+  // A rename can fail before it happens or, if the disk cannot be flushed, afterwards.
   if (const absl::Status moved = fs_.Rename(path_, old); !moved.ok()) return is_gone(path_) ? undo(moved) : moved;
   if (const absl::Status placed = fs_.Rename(temporary_path_, path_); !placed.ok()) {
     if (!is_gone(temporary_path_)) return undo(placed);

@@ -14,13 +14,13 @@
 
 namespace aqt::io {
 
-// The files that are open, the one used last in front. A reader shares the file that it reads, so that another thread
-// may take it out of the list meanwhile.
+// The open files, most recently used first. A reader shares the file that it reads, because another thread may remove
+// it from the list meanwhile.
 class FileCache::OpenFiles {
  public:
   explicit OpenFiles(int max_open) : max_open_(static_cast<size_t>(max_open)) {}
 
-  // `owner` is who opens the file by `open`, if it is not there.
+  // `owner` identifies the caller, which opens the file by `open` if it is not in the list.
   template <class Open>
   absl::StatusOr<std::shared_ptr<RandomAccessFile>> Get(const void* owner, const Open& open) {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -76,7 +76,7 @@ class FileCache::CachedFile final : public RandomAccessFile {
  private:
   absl::StatusOr<std::shared_ptr<RandomAccessFile>> OpenAgain() const {
     AQT_ASSIGN_OR_RETURN(std::unique_ptr<RandomAccessFile> file, fs_.OpenForReading(path_));
-    // Some network file systems number their files anew each time.
+    // Some network file systems number their files differently each time.
     if (file->size() != info_.size || file->info().modified_ns != info_.modified_ns) {
       return absl::AbortedError(
           absl::StrCat("'", path_, "' has changed while it was read; start again when nothing writes it"));

@@ -100,7 +100,7 @@ class FaultyCalls final : public PosixCalls {
   int FSync(int fd) const override { return Fails(FileCall::kSync) ? -1 : PosixCalls::FSync(fd); }
   int FSyncFolder(int fd) const override { return Fails(FileCall::kSyncFolder) ? -1 : PosixCalls::FSyncFolder(fd); }
   int Close(int fd) const override {
-    // The descriptor is closed in any case, as on Linux.
+    // The descriptor is closed even on failure, as on Linux.
     const bool fails = Fails(FileCall::kClose);
     const int error = errno;
     const int result = PosixCalls::Close(fd);

@@ -28,7 +28,7 @@ constexpr Ending kEndings[] = {
     {".tflite", kTfLite},  {".pdparams", kPaddle},
 };
 
-// The first bytes of a format, what it is, and what to do.
+// The first bytes of a format, its description, and the remedy.
 struct Beginning {
   absl::string_view bytes;
   absl::string_view what;

@@ -29,7 +29,7 @@ class Adapter final : public nlohmann::json_sax<nlohmann::json> {
  public:
   Adapter(JsonHandler& handler, int max_depth) : handler_(handler), max_depth_(max_depth) {}
 
-  // After the library has stopped, one of these is an error.
+  // After the library has stopped, one of these holds an error.
   const std::optional<SyntaxError>& syntax_error() const { return syntax_error_; }
   const absl::Status& status() const { return status_; }
 
@@ -84,7 +84,7 @@ class Adapter final : public nlohmann::json_sax<nlohmann::json> {
   std::optional<SyntaxError> syntax_error_;
 };
 
-// Finds what the library accepts: it takes a NUL for the end of the text and skips a byte order mark.
+// Finds what the library accepts but should not: it reads a NUL as the end of the text and skips a byte order mark.
 std::optional<SyntaxError> FindForeignBytes(absl::string_view text) {
   if (absl::StartsWith(text, "\xef\xbb\xbf")) return SyntaxError{1, "a byte order mark; UTF-8 without one is expected"};
   if (absl::StartsWith(text, "\xff\xfe") || absl::StartsWith(text, "\xfe\xff")) {
@@ -94,7 +94,7 @@ std::optional<SyntaxError> FindForeignBytes(absl::string_view text) {
   return std::nullopt;
 }
 
-// An error of the handler, or a syntax error.
+// Returns a syntax error, or sets `status` to an error of the handler.
 std::optional<SyntaxError> Parse(absl::string_view text, int max_depth, JsonHandler& handler, absl::Status* status) {
   if (const std::optional<SyntaxError> foreign = FindForeignBytes(text); foreign.has_value()) return foreign;
   Adapter adapter(handler, max_depth);
@@ -124,8 +124,8 @@ absl::Status ErrorAt(absl::string_view text, size_t byte, absl::string_view caus
                                           before.size() - (newline + 1) + 1, ": ", cause));
 }
 
-// Finds the tokens of a text that is JSON apart from the three words; any other text becomes something that the library
-// refuses at the same place.
+// Finds the tokens of a text that is JSON apart from the three words. Any other text becomes something that the library
+// refuses at the same position.
 class Scanner {
  public:
   Scanner(absl::string_view text, int max_depth) : text_(text), max_depth_(max_depth) {}
@@ -216,7 +216,7 @@ class Scanner {
     return absl::OkStatus();
   }
 
-  // Whether Python reads this value and the library does not.
+  // Whether Python accepts this value and the library does not.
   static bool IsForeignValue(absl::string_view token) {
     if (token == "NaN" || token == "Infinity" || token == "-Infinity") return true;
     double value = 0;
@@ -240,7 +240,7 @@ class Scanner {
     return s.empty();
   }
 
-  // Maps a place in `standard` to the text: each quoted word has two more characters in `standard`.
+  // Maps a position in `standard` to the text: each quoted word is two characters longer in `standard`.
   size_t Original(size_t bytes) const {
     size_t quotes = 0;
     for (const size_t begin : quoted_) quotes += begin < bytes ? 2 : 0;

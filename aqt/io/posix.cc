@@ -62,7 +62,7 @@ int PosixCalls::Rename(const char* from, const char* to, bool replace) const {
   if (replace) return ::rename(from, to);
   const int result = ::renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE);
   if (result == 0 || (errno != EINVAL && errno != ENOSYS)) return result;
-  // The file system or kernel lacks the flag: a file that appears between the two calls is replaced.
+  // The file system or kernel does not support the flag: a file that appears between the two calls is replaced.
   struct stat info;
   if (::lstat(to, &info) == 0) {
     errno = EEXIST;
@@ -162,7 +162,7 @@ FileInfo ToFileInfo(const struct stat& info) {
   return result;
 }
 
-// At most this much per call: Linux has a limit, and a size must fit ssize_t.
+// The limit per call: Linux has one, and a size must fit ssize_t.
 constexpr size_t kMaxTransfer = size_t{1} << 30;
 
 class PosixReader final : public RandomAccessFile {
@@ -264,7 +264,7 @@ class PosixOutput final : public OutputFile {
   bool renamed_ = false;
 };
 
-// Held by flock, which ends with the process; the number in the file is only for messages.
+// Held by flock, which ends with the process. The process id in the file is only for messages.
 class PosixLock final : public FileLock {
  public:
   PosixLock(const PosixCalls& calls, int fd, std::string path) : calls_(calls), fd_(fd), path_(std::move(path)) {}
@@ -288,7 +288,7 @@ std::string Holder(const PosixCalls& calls, int fd) {
   return absl::StrCat("process ", pid);
 }
 
-// The file that a path leads to, so that replacing it keeps the links. `path` exists.
+// The file that a path leads to, so that replacing it keeps the links. `path` must exist.
 absl::StatusOr<std::string> ResolveLinks(const std::string& path) {
   char* const resolved = ::realpath(path.c_str(), nullptr);
   if (resolved == nullptr) return Error(errno, "resolve", path);
@@ -360,13 +360,13 @@ absl::StatusOr<std::unique_ptr<OutputFile>> PosixFileSystem::CreateOutput(absl::
   }
   while (true) {
     std::string temporary = TemporaryName(target);
-    const mode_t mode = options.executable ? 0777 : 0666;  // without what the umask says
+    const mode_t mode = options.executable ? 0777 : 0666;  // before the umask is applied
     const int fd = Retry([&] { return calls_.Open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode); });
     if (fd >= 0) {
       return std::make_unique<PosixOutput>(calls_, fd, std::move(name), std::move(target), std::move(temporary),
                                            options.overwrite);
     }
-    // Left behind by a killed process that had the same process number.
+    // Left by a killed process with the same process id.
     if (errno != EEXIST) return Error(errno, absl::StrCat("create temporary file '", temporary, "' for"), name);
   }
 }
@@ -479,12 +479,12 @@ absl::StatusOr<std::unique_ptr<FileLock>> PosixFileSystem::Lock(absl::string_vie
       if (errno == EWOULDBLOCK) {
         return fail(absl::UnavailableError(absl::StrCat("'", name, "' is locked by ", Holder(calls_, fd))), false);
       }
-      // If the file system has no locks, two writers are not noticed.
+      // If the file system has no locks, concurrent writers go unnoticed.
       if (errno != ENOLCK && errno != ENOSYS && errno != EOPNOTSUPP && errno != EINVAL) {
         return fail(Error(errno, "lock", name), created);
       }
     }
-    // The previous owner may have removed the file between our open and flock; then our lock is on a removed file.
+    // The previous owner may have removed the file between our open and flock. Our lock is then on a removed file.
     struct stat locked, there;
     if (calls_.FStat(fd, &locked) < 0) return fail(Error(errno, "stat", name), created);
     if (calls_.LStat(name.c_str(), &there) < 0) {

@@ -29,7 +29,7 @@ Character Decode(absl::string_view text) {
   return {code, bytes};
 }
 
-// Control characters (C0, C1, delete), characters without width, directions, line ends, and the byte order mark.
+// Control characters (C0, C1, delete), zero-width characters, direction marks, line ends, and the byte order mark.
 bool MustEscape(uint32_t code) {
   return code < 0x20 || (code >= 0x7f && code < 0xa0) || (code >= 0x200b && code <= 0x200f) ||
          (code >= 0x2028 && code <= 0x202e) || (code >= 0x2060 && code <= 0x206f) || code == 0xfeff;

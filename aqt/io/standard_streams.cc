@@ -11,7 +11,7 @@ namespace aqt::io {
 bool OpenStandardStreams() {
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(fd, F_GETFD) >= 0) continue;
-    // open() takes the lowest free number, which is this one: those below are open.
+    // open() takes the lowest free number, which is `fd`: all lower ones are open.
     if (errno != EBADF || ::open("/dev/null", O_RDWR) != fd) return false;
   }
   return true;

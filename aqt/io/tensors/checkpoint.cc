@@ -23,7 +23,7 @@ constexpr absl::string_view kIndexSuffix = ".safetensors.index.json";
 
 const std::string& NameOf(const SafetensorsReader& shard) { return shard.shards()[0].name; }
 
-// DataLoss unless the shards, sorted by name, hold the tensors that the index names, and no others.
+// DataLoss unless the shards, sorted by name, hold exactly the tensors that the index names.
 absl::Status CheckIndex(absl::string_view path, const std::vector<SafetensorsReader>& shards, CheckpointFiles files) {
   WeightMap& weight_map = files.weight_map;
   const auto fail = [&](const std::string& tensor, absl::string_view cause) {
@@ -37,7 +37,7 @@ absl::Status CheckIndex(absl::string_view path, const std::vector<SafetensorsRea
       if (it == weight_map.end() || it->first != info.name) {
         return fail(info.name, absl::StrCat("is in shard ", NameOf(shards[shard]), ", but not in ", files.index));
       }
-      // This also finds tensors that are in two shards.
+      // This also finds tensors that occur in two shards.
       if (it->second != NameOf(shards[shard])) {
         return fail(info.name,
                     absl::StrCat("is in shard ", NameOf(shards[shard]), ", but ", files.index, " says ", it->second));
@@ -127,13 +127,13 @@ absl::Status Checkpoint::OpenFolder(const FileSystem& fs, const std::string& pat
   }
   AQT_RETURN_IF_ERROR(has_index_ ? CheckIndex(path, readers_, std::move(chosen)) : CheckDistinct(path, readers_));
 
-  // Last, because there may be many folders below.
+  // Last, because there may be many nested folders.
   std::set<std::string> own(shard_names.begin(), shard_names.end());
   if (has_index_) own.insert(index_name_);
   AQT_ASSIGN_OR_RETURN(FolderFiles files, FindFolderFiles(fs, path, own, options.leave_out));
   warnings = std::move(files.warnings);
   for (std::string& name : files.names) {
-    // Nested weights belong to a part of the model that is not ours to quantize (2_Dense/model.safetensors).
+    // Nested weights are part of the model that is not ours to quantize (2_Dense/model.safetensors).
     const bool nested = name.find('/') != std::string::npos;
     const bool weights = absl::EndsWith(name, kWeightSuffix) || StemOfIndex(name).has_value();
     const bool unused = !nested && weights && !IsAdapterWeights(name);

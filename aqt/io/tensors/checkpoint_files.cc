@@ -23,11 +23,12 @@ namespace {
 
 constexpr absl::string_view kWeightSuffix = ".safetensors";
 constexpr absl::string_view kIndexPart = ".safetensors.index";
-// The largest index that is read; the largest published ones have some 10 MB.
+// The size limit of an index file. The largest published ones have about 10 MB.
 constexpr int64_t kMaxIndexBytes = 100'000'000;
-// As many missing files as are looked for; a name may claim to be one of millions.
+// The most missing files to look for; a name may claim to be one of millions.
 constexpr size_t kMaxMissing = 1000;
-// What diffusers and transformers call the copies of a model in another type, or before an average over its training.
+// The names that diffusers and transformers give to copies of a model in another type, or before averaging over its
+// training.
 constexpr absl::string_view kVariants[] = {"fp32", "fp16", "bf16", "fp8", "int8", "8bit", "4bit", "ema", "non_ema"};
 
 bool IsVisible(absl::string_view name) { return !name.empty() && name.front() != '.'; }
@@ -62,7 +63,7 @@ absl::Status ReadIndex(const FileSystem& fs, const std::string& folder, const st
   return absl::OkStatus();
 }
 
-// Sets and single files by stem, and indices: each may be the folder's checkpoint.
+// Sets and single files by stem, and indices. Each may be the folder's checkpoint.
 struct Candidate {
   std::string index;
   std::vector<std::string> shards;
@@ -80,7 +81,7 @@ Candidates FindCandidates(const std::vector<std::string>& names, bool adapters) 
       candidates[shard.has_value() ? shard->stem : StemOfFile(name)].shards.push_back(name);
     }
   }
-  // As for model.safetensors, the single file is taken where there are both.
+  // As for model.safetensors, the single file is preferred if both exist.
   for (auto& [stem, candidate] : candidates) {
     const std::string single = absl::StrCat(stem, kWeightSuffix);
     if (candidate.index.empty() && absl::c_linear_search(candidate.shards, single)) candidate.shards = {single};
@@ -88,13 +89,13 @@ Candidates FindCandidates(const std::vector<std::string>& names, bool adapters) 
   return candidates;
 }
 
-// Files that another index names are no candidates by themselves.
+// Files that another index names are not candidates by themselves.
 void RemoveNamedFiles(const FileSystem& fs, const std::string& folder, Candidates& candidates) {
   std::set<std::string> named;
   for (const auto& [stem, candidate] : candidates) {
     if (candidate.index.empty()) continue;
     CheckpointFiles files;
-    // One that cannot be read is an error if it is chosen.
+    // An index that cannot be read is an error only if it is chosen.
     if (ReadIndex(fs, folder, candidate.index, files).ok()) named.insert(files.shards.begin(), files.shards.end());
   }
   for (auto& [stem, candidate] : candidates) {
@@ -104,7 +105,7 @@ void RemoveNamedFiles(const FileSystem& fs, const std::string& folder, Candidate
                 [](const auto& entry) { return entry.second.index.empty() && entry.second.shards.empty(); });
 }
 
-// "x.fp16" is a variant of "x", which is taken where both are there.
+// "x.fp16" is a variant of "x", which is preferred if both exist.
 void RemoveVariants(Candidates& candidates) {
   const auto is_variant = [&](absl::string_view stem) {
     const size_t dot = stem.rfind('.');
@@ -118,7 +119,7 @@ void RemoveVariants(Candidates& candidates) {
   std::erase_if(candidates, [&](const auto& entry) { return variants.contains(entry.first); });
 }
 
-// What may be the checkpoint of a folder that has neither model.safetensors nor its index.
+// The possible checkpoints of a folder that has neither model.safetensors nor its index.
 absl::StatusOr<Candidates> ChooseCandidates(const FileSystem& fs, const std::string& folder,
                                             const std::vector<std::string>& names, const std::string& leave_out) {
   Candidates candidates = FindCandidates(names, /*adapters=*/false);
@@ -139,7 +140,7 @@ absl::StatusOr<Candidates> ChooseCandidates(const FileSystem& fs, const std::str
   return model == candidates.end() ? candidates : Candidates{*model};
 }
 
-// For the message of a folder without weights: where there are some.
+// The locations of weights, for the error message of a folder without weights.
 std::string FoldersWithWeights(const FileSystem& fs, const std::string& folder, const std::vector<std::string>& names) {
   std::vector<std::string> found;
   const auto look = [&](const std::string& path) {
@@ -201,7 +202,7 @@ absl::Status SeveralCheckpoints(const std::string& folder, const Candidates& can
       "download its index, too; otherwise leave one model in the folder"));
 }
 
-// DataLoss or NotFound if the index leaves out a file of the set that its files are of.
+// DataLoss or NotFound if the index leaves out a file of the set that its files belong to.
 absl::Status CheckSetsOfIndex(const FileSystem& fs, const std::string& folder, const std::vector<std::string>& names,
                               const CheckpointFiles& files) {
   std::vector<std::string> omitted, missing;
@@ -226,7 +227,7 @@ absl::Status CheckSetsOfIndex(const FileSystem& fs, const std::string& folder, c
   return absl::OkStatus();
 }
 
-// NotFound unless the files are a whole set, or a single file that is none of a set.
+// NotFound unless the files are a complete set, or a single file that does not belong to a set.
 absl::Status CheckSet(const std::string& folder, const std::vector<std::string>& shards) {
   std::set<std::string> sets;
   for (const std::string& name : shards) {

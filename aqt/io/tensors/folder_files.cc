@@ -30,7 +30,7 @@ class Finder {
     if (absl::IsNotFound(info.status())) return absl::OkStatus();
     AQT_RETURN_IF_ERROR(info.status());
     AQT_ASSIGN_OR_RETURN(const std::string real, fs_.RealPath(path));
-    if (IsInside(real)) left_out_.insert(IdOf(*info));  // if outside, it may be what a link of the model leads to
+    if (IsInside(real)) left_out_.insert(IdOf(*info));  // if outside, a link of the model may lead to it
     return absl::OkStatus();
   }
 

@@ -16,7 +16,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "the file's byte order is taken to be the machine's");
 
-// What a file that is not safetensors may be, and what to do.
+// What a file that is not safetensors may be, and the remedy.
 std::string Remedy(const RandomAccessFile& file) {
   std::string begin(std::min<int64_t>(file.size(), kGuessBytes), '\0');
   if (file.Read(0, absl::MakeSpan(reinterpret_cast<uint8_t*>(begin.data()), begin.size())).ok()) {

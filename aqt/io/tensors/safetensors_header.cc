@@ -17,7 +17,7 @@ namespace aqt::io {
 namespace {
 
 constexpr char kMetadataKey[] = "__metadata__";
-// Only fields that are skipped can nest deeper.
+// Only skipped fields can nest deeper.
 constexpr int kMaxDepth = 64;
 
 absl::Status Damaged(absl::string_view name, absl::string_view cause) {
@@ -37,7 +37,7 @@ std::vector<const std::string*> Keys(const Metadata& metadata) {
   return keys;
 }
 
-// Builds a SafetensorsHeader from the events of its JSON text and checks each entry by itself, not their tiling.
+// Builds a SafetensorsHeader from the events of its JSON text. Checks each entry by itself, but not their tiling.
 class HeaderHandler final : public JsonHandler {
  public:
   SafetensorsHeader header;

@@ -70,7 +70,7 @@ absl::StatusOr<int64_t> TensorBytes(FileDType dtype, const Shape& shape) {
     if (extent < 0)
       return absl::InvalidArgumentError(absl::StrCat("shape ", shape.ToString(), " has a negative extent"));
     empty |= extent == 0;
-    // Other extents may not overflow even if one is 0.
+    // Other extents must not overflow even if one is 0.
     if (extent != 0 && __builtin_mul_overflow(bits, extent, &bits)) {
       return absl::InvalidArgumentError(absl::StrCat(ToString(dtype), shape.ToString(), " exceeds 2^63-1 bits"));
     }

@@ -75,7 +75,7 @@ class IndexHandler final : public JsonHandler {
   std::string tensor_;
 };
 
-// The members of the object `text` but those with these keys.
+// The members of the object `text`, except those with these keys.
 IndexExtras::Members MembersWithout(const JsonObjectText& object, absl::string_view text,
                                     std::initializer_list<absl::string_view> keys) {
   IndexExtras::Members result;
@@ -86,7 +86,7 @@ IndexExtras::Members MembersWithout(const JsonObjectText& object, absl::string_v
   return result;
 }
 
-// The members, each with a comma before it; the values keep their own lines.
+// The members, each preceded by a comma; the values keep their line breaks.
 absl::Status AppendMembers(const IndexExtras::Members& members, absl::string_view indent, std::string* json) {
   for (const auto& [key, value] : members) {
     AQT_ASSIGN_OR_RETURN(const std::string quoted, JsonQuote(key));
