@@ -42,7 +42,8 @@ std::string FieldText(const std::optional<T>& value) {
   return value.has_value() ? FieldText(*value) : "none";
 }
 
-// "SnrSearch(candidates=[0.5,1], po2_scale=true)", without fields that have their default; "absmax*0.5+po2" for AbsMax.
+// "SnrSearch(candidates=[0.5,1], po2_scale=true)", without fields that have default values; "absmax*0.5+po2" for
+// AbsMax.
 std::string CalibrationText(const Calibration& calibration) {
   if (const auto* c = std::get_if<AbsMax>(&calibration)) {
     return absl::StrCat("absmax", c->clipping_scale.has_value() ? absl::StrCat("*", Number(*c->clipping_scale)) : "",
@@ -76,7 +77,7 @@ std::string OptionalText(absl::string_view name, const std::optional<int64_t>& n
   return number.has_value() ? absl::StrCat(" ", name, "=", *number) : "";
 }
 
-// "(contracting 1:4x2, remaining 0:4x)": axis, tiles, places in a tile; an empty one is the quotient.
+// "(contracting 1:4x2, remaining 0:4x)": axis, tiles, elements per tile; an empty one is the quotient.
 std::string TilingText(const TensorTiling& tiling) {
   const auto list = [](const std::vector<AxisTiling>& tilings) {
     return absl::StrJoin(tilings, ",", [](std::string* out, const AxisTiling& t) {

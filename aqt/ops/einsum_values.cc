@@ -15,8 +15,8 @@ Value Transposed(const Value& x, const Axes& permutation) {
   return std::is_sorted(permutation.begin(), permutation.end()) ? x : ops::Transpose(x, permutation);
 }
 
-// One axis per letter. The axes of a repeated one are merged into one, of which the diagonal takes every
-// (1 + n + n^2 + ...)th element.
+// One axis per letter. The axes of a repeated letter are merged into one axis; the diagonal takes every
+// (1 + n + n^2 + ...)th element of it.
 Value ViewOf(const EinsumOperand& operand, const Value& x) {
   Axes permutation;
   std::vector<bool> named(x.rank(), false);
@@ -45,7 +45,7 @@ Value ViewOf(const EinsumOperand& operand, const Value& x) {
   return has_diagonal ? ops::Slice(view, start, limit, stride) : view;
 }
 
-// What the product reads.
+// The operand as the product reads it.
 Value UsedOf(const EinsumOperand& operand, const Value& x, bool sums_in_dtype) {
   Value used = ops::Cast(ViewOf(operand, x), operand.used.dtype);
   if (!sums_in_dtype) return ops::ReduceSum(used, operand.summed);

@@ -74,7 +74,7 @@ Value LogSoftmax(const Operand& x, int64_t axis) {
 
 namespace {
 
-// The windows of x [batch, spatial..., channels], or why there are none.
+// The windows of x [batch, spatial..., channels], or the reason why there are none.
 absl::StatusOr<WindowDims> PoolWindows(const Shape& shape, const PerAxis& window, const PerAxis& strides,
                                        PoolPadding padding) {
   const int64_t spatial = shape.rank() - 2;
@@ -147,7 +147,7 @@ Value AvgPool(const Operand& x, const PerAxis& window, const PerAxis& strides, P
 
 Value RandomUniform(const Operand& key, const Shape& shape) {
   const CallSite site(key.where());
-  // The upper 23 bits; f64 holds them all.
+  // The upper 23 bits; f64 holds them exactly.
   const Value bits = Cast(RandomBits(key, shape), DType::kF64);
   return Cast(Floor(bits * 0x1p-9) * 0x1p-23, DType::kF32);
 }

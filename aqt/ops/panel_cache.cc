@@ -33,13 +33,13 @@ struct PanelCache::Impl {
   absl::flat_hash_map<std::string, Entry> entries ABSL_GUARDED_BY(mutex);
   size_t next_cleaning ABSL_GUARDED_BY(mutex) = 64;
 
-  // The panels of the entry if it is alive. A buffer that is alive is the only one at its address: an entry with the
-  // caller's addresses is of the caller's buffers unless it is dead.
+  // The panels of the entry if it is alive. A live buffer is the only one at its address, so a live entry with the
+  // caller's addresses belongs to the caller's buffers.
   std::optional<Array> Find(const std::string& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     const auto it = entries.find(key);
     if (it == entries.end() || !it->second.IsAlive()) return std::nullopt;
     std::shared_ptr<const void> panels = it->second.panels.lock();
-    if (panels == nullptr) return std::nullopt;  // another thread held them last
+    if (panels == nullptr) return std::nullopt;  // another thread held the last reference
     return Array(it->second.aval, std::move(panels));
   }
 

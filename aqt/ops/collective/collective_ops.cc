@@ -34,7 +34,7 @@ const MeshGroups*& CurrentMesh() {
   return current;
 }
 
-// With whom an exchange is.
+// The processes of an exchange.
 struct Group {
   int processes = 1;
   std::string mesh_axes = "";
@@ -63,7 +63,7 @@ struct Group {
   }
 };
 
-// What both have: one operand, no expansion, and a group of the right size when they run.
+// Common to both: one operand, no expansion, and a group of the right size at run time.
 class ExchangeOp : public CompositeBase {
  public:
   explicit ExchangeOp(Group group) : group_(std::move(group)) {}
@@ -143,7 +143,7 @@ class AllGatherOp final : public ExchangeOp {
   const int64_t axis_;
 };
 
-// x, before parts of a batch that other processes hold use it, too.
+// x, which other processes also use, each for its part of a batch.
 class SumGradientOp final : public CompositeBase {
  public:
   explicit SumGradientOp(Group group) : group_(std::move(group)) {}

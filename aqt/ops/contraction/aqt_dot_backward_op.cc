@@ -120,7 +120,7 @@ class BackwardOp : public DotOp {
   }
 
   // The gradient of one side: the product of g with the other side, then through the quantization of this side. Appends
-  // the statistics after it to `next`.
+  // the updated statistics to `next`.
   Value Gradient(Side side, absl::Span<const Value> in, std::vector<Value>& next) const {
     const bool lhs = side == Side::kLhs;
     const Side other = Other(side);

@@ -20,7 +20,7 @@ bool Contains(absl::Span<const int64_t> axes, int64_t axis) {
   return std::find(axes.begin(), axes.end(), axis) != axes.end();
 }
 
-// Whether an operand's rows along `axis` are quantized each for itself, also in a part.
+// Whether an operand's rows along `axis` are quantized independently, also in a part.
 bool RowsAreApart(const SidePlan& side, int64_t axis, int64_t parts, const Semantics& semantics) {
   if (!side.is_quantized() || parts == 1) return !side.draws() && !side.has_state();
   const QuantizeSpec& spec = *side.spec;
@@ -52,7 +52,7 @@ std::shared_ptr<const AqtDot::Impl> DotOfRows(const AqtDot::Impl& dot, int64_t a
   return made.ok() ? *std::move(made) : nullptr;
 }
 
-// The output's axis for an axis of lhs; nullopt if that is none of its rows.
+// The output's axis for an axis of lhs; nullopt if that is not one of its rows.
 std::optional<int64_t> OutAxisOfRow(const AqtDot::Impl& dot, int64_t lhs_axis) {
   const DotDims* dims = DimsToCut(dot);
   if (dims == nullptr) return std::nullopt;

@@ -147,7 +147,7 @@ class ForwardOp : public DotOp {
     return results;
   }
 
-  // Writes the first output, and returns the others behind an empty array.
+  // Writes the first output, and returns the others after an empty array.
   absl::StatusOr<std::vector<Array>> Run(absl::Span<const Array> in, const MutableArrayRef& out,
                                          BlockEpilogue* epilogue) const {
     std::vector<PreparedOperand> prepared;
@@ -191,7 +191,7 @@ class ForwardOp : public DotOp {
     return results;
   }
 
-  // That the scale of a side, and its qvalue if it has one, fit the values that the plan quantizes.
+  // Checks that the scale of a side, and its qvalue if it has one, fit the values that the plan quantizes.
   absl::Status CheckScale(Side side, absl::Span<const Aval> in) const {
     const int i = static_cast<int>(side);
     const char* const name = side == Side::kLhs ? "lhs" : "rhs";
@@ -203,7 +203,7 @@ class ForwardOp : public DotOp {
           absl::StrCat("the qvalue of ", name, " is ", value.ToString(), ", expected the shape ", values.ToString()));
     }
     bool fits = scale.shape.rank() == values.rank();
-    // A kernel's scale has the axes of the convolution's result.
+    // The scale of a convolution kernel has the axes of the convolution's result.
     for (int64_t axis = 0; fits && !product.geometry.windows.has_value() && axis < values.rank(); ++axis) {
       fits = scale.shape[axis] == 1 || scale.shape[axis] == values[axis];
     }
@@ -213,13 +213,14 @@ class ForwardOp : public DotOp {
                                                    values.ToString()));
   }
 
-  // How the operands meet, if this is a float operation of its own.
+  // The dims, if this is a float operation of its own.
   std::optional<PlannedDims> float_dims() const {
     if (with_residuals_ || is_packed() || dot_->name != KindOf(dot_->dims)) return std::nullopt;
     return dot_->dims;
   }
 
-  // Binds the operation again with the operands packed that replace a side and are `is_fixed`; null if there are none.
+  // Binds the operation again with packed operands: those that replace a side and are `is_fixed`. Null if there are
+  // none.
   std::optional<std::vector<Value>> BindPacked(absl::Span<const Value> in, absl::Span<const bool> is_fixed,
                                                const SourceLine& where) const {
     if (with_residuals_ || order_.backward_state > 0) return std::nullopt;
@@ -295,7 +296,7 @@ class ForwardOp : public DotOp {
     return out;
   }
 
-  // What quantizes nothing has second derivatives: those of the expansions.
+  // A contraction that quantizes nothing has second derivatives: those of the expansions.
   bool has_gradient() const override { return !(with_residuals_ && dot_->is_float()); }
   Forward GradForward(absl::Span<const Value> in) const override;
   std::vector<std::optional<Value>> GradBackward(absl::Span<const Value> residuals,
@@ -307,7 +308,7 @@ class ForwardOp : public DotOp {
     return NotClipped(quantizer.numerics, ScaleValue(quantizer, TileOperand(*dot_, side, x), scale));
   }
 
-  // Kept float operands are the operands themselves, not copies.
+  // Float operands that are kept are the operands themselves, not copies.
   void AppendResiduals(absl::Span<const Array> in, Residuals residuals, std::vector<Array>& results) const;
 
   const std::shared_ptr<const Impl> dot_;

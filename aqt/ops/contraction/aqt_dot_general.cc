@@ -24,7 +24,7 @@ namespace {
 
 using Plan = decltype(AqtDot::Impl::door);
 
-// A convolution has no quantized gradients: what asks for them would be ignored.
+// A convolution has no quantized gradients: a configuration of them would be ignored.
 absl::Status CheckConvConfig(const DotGeneral& config) {
   const auto error = [](absl::string_view field, absl::string_view why) {
     return absl::InvalidArgumentError(
@@ -163,7 +163,7 @@ absl::StatusOr<AqtDot::QuantizedAvals> AqtDot::QuantizedAvalsOf(Side side) const
 
 AqtDot::Operand AqtDot::Quantize(Side side, const Value& x, const std::optional<Value>& key, const SourceLine& where,
                                  const std::optional<Value>& scale) const {
-  // A side that draws nothing does not depend on the key of the other one, so that Fold can compute it.
+  // A side that draws no random numbers does not depend on the key of the other one, so Fold can compute it.
   const bool draws = aqt::NeedsKey(impl_->forward(side).quantizer.numerics);
   std::vector<Value> operands = {x};
   if (scale.has_value()) operands.push_back(*scale);

@@ -32,8 +32,8 @@ int64_t Extents(const Shape& shape, const Axes& axes) {
   return count;
 }
 
-// How many products each sum of a dot_general has: of the forward pass, or of the gradient of a side. Null for other
-// kinds.
+// The number of products in each sum of a dot_general: of the forward pass, or of the gradient of a side. Null for
+// other kinds.
 std::optional<int64_t> TermsOf(const Impl& dot, std::optional<Side> gradient_of) {
   const DotDims* dims = std::get_if<DotDims>(&dot.dims);
   if (dims == nullptr) return std::nullopt;
@@ -87,7 +87,7 @@ ScalePassing BackwardScales(const Impl& dot, size_t num_operands, size_t num_upd
     bool& keeps_other = keeps_side[static_cast<int>(Other(side))];
     const bool uses_qvalue = dot.engine().gradient(side).other == OtherOperand::kForwardQvalue;
     const bool g_follows = FollowsItsTensor(raw.lhs.quantizer) && !HasMidAlphas(raw);
-    // The qvalue has no scale; g is multiplied by it before it is quantized.
+    // The qvalue has no scale; g is multiplied by the scale before it is quantized.
     const bool other_follows = (uses_qvalue ? g_follows : FollowsItsTensor(raw.rhs.quantizer)) && !HasMidAlphas(raw);
     keeps_g = keeps_g && g_follows;
     keeps_other = keeps_other && other_follows;

@@ -31,7 +31,7 @@ namespace {
 
 Value Number(float x) { return Value(Array::Scalar(x)); }
 
-// bound / quant_bound; like XLA on CPU it divides a single number, and multiplies several by the reciprocal.
+// bound / quant_bound. Like XLA on CPU, this divides a single number, and multiplies several by the reciprocal.
 Value DivideByQuantBound(DType dtype, const Value& bound, double quant_bound, Arithmetic arithmetic) {
   const float divisor = HostConstant(dtype, quant_bound);
   if (arithmetic == Arithmetic::kIeee || bound.shape().num_elements() == 1) return DivIn(dtype, bound, Number(divisor));
@@ -64,7 +64,7 @@ Value ScaleOf(const Quantizer& quantizer, const Value& x, const Axes& axes, cons
   return AbsMaxScale(quantizer, *abs_max, x, *SharedAxesOf(quantizer, axes, x.rank()), semantics.arithmetic);
 }
 
-// The bias of a Constant calibration, broadcastable to x of `dtype`: a number in the dtype of x, an array in the
+// The bias of a Constant calibration, broadcastable to x of `dtype`: a number in the dtype of x, or an array in the
 // dtype of the scale.
 struct Bias {
   Value held;
@@ -111,7 +111,7 @@ Value HeldDequantized(const Value& q, absl::Span<const Value> scales, const std:
   return RoundTo(dtype, y);
 }
 
-// The lowest `bits` of an s32, as a signed number.
+// The lowest `bits` bits of an s32, as a signed number.
 Value WrapTo(const Value& x, int bits) {
   const double shift = static_cast<double>(int64_t{1} << (32 - bits));
   return x * shift / shift;
@@ -134,7 +134,7 @@ Value Product(const Value& lhs, const Value& rhs, const ExpandedMeeting& meeting
     const bool converted = types.converts_to.has_value() && !HoldsAllOf(*types.converts_to, x.dtype());
     return converted ? *types.converts_to : x.dtype();
   };
-  // Operands that fit bf16 are multiplied as such, which can change the order of a sum.
+  // Operands that fit bf16 are multiplied in bf16, which can change the order of a sum.
   const bool in_bf16 =
       meeting.geometry.groups != Groups::kContracting && MeetInBf16(operand_dtype(lhs), operand_dtype(rhs));
   const auto operand = [&](const Value& x) {
@@ -149,8 +149,8 @@ Value Product(const Value& lhs, const Value& rhs, const ExpandedMeeting& meeting
   return FromF32(types.rounds_to_bf16_first ? RoundTo(DType::kBF16, sums) : sums, types.product);
 }
 
-// `scale` of one side in the layout of the product: batch axes, one extent 1 for each remaining axis of the other side,
-// and its own remaining axes.
+// The `scale` of one side in the layout of the product: batch axes, one axis of extent 1 for each remaining axis of the
+// other side, and its own remaining axes.
 Value ScaleToOutput(const Value& scale, Side side, const DotDims& dims, int64_t other_rank) {
   const DotDims own = side == Side::kLhs ? dims : dims.Swapped();
   const Axes remaining = RemainingAxes(scale.rank(), own.lhs_contracting, own.lhs_batch);
@@ -175,8 +175,8 @@ struct ExpandedSide {
   Value operand;  // what the product receives
 };
 
-// The axes that share a scale, unless the quantizer names others. In a convolution: all except for the example (lhs) or
-// the output channel (rhs).
+// The axes that share a scale, unless the quantizer names others. In a convolution: all except the example (lhs) or the
+// output channel (rhs).
 Axes SharedBy(const Tensor& tensor, const ProductGeometry& geometry, Side side, int64_t rank) {
   if (!geometry.windows.has_value()) {
     return CalibrationAxes(tensor.calibration_mode, OperandAxesOf(geometry.dims, side, rank));
@@ -297,7 +297,7 @@ ExpandedProduct ExpandGradientProduct(const DotGeneralRaw& config, const Product
   semantics.weight_only = WeightOnly::kFloat;
   std::optional<TiledDot> tiled;
   if (config.local_aqt.has_value()) {
-    // The plan has checked it.
+    // The plan has validated it.
     tiled = *MakeLocalTiling(*config.local_aqt, meeting.geometry.dims, lhs.x.shape(), rhs.x.shape());
   }
   if (!tiled.has_value()) return ExpandProduct(config, lhs, rhs, meeting, dtype, semantics);
@@ -331,13 +331,13 @@ ExpandedProduct ExpandProduct(const DotGeneralRaw& config, const ProductSide& lh
     const ExpandedSide& own = side == Side::kLhs ? lhs : rhs;
     if (!Scales(side == Side::kLhs ? config.lhs : config.rhs, own, DequantMode::kOutput)) continue;
     const Value& scale = *own.quantized.scale;
-    // That of a convolution has the axes of the product.
+    // The scale of a convolution has the axes of the product.
     scales.push_back(geometry.windows.has_value()
                          ? scale
                          : ScaleToOutput(scale, side, dims, (side == Side::kLhs ? rhs : lhs).operand.rank()));
   }
   Value out = FromF32(HeldDequantized(product, scales, std::nullopt, dtype), dtype);
-  // Even if a scale is NaN.
+  // Needed even for a NaN scale.
   if (geometry.groups == Groups::kRows) out = ZeroOutsideOfGroups(out, meeting.group_ends);
   return {out, lhs.quantized, rhs.quantized};
 }
@@ -357,7 +357,7 @@ Value ScaleToOther(const Value& scale, Side side, const DotDims& dims, int64_t o
     permutation.push_back(axis);
     shape[other_axis] = scale.shape()[axis];
   }
-  // The rest has extent 1.
+  // The other axes have extent 1.
   const Axes remaining = RemainingAxes(scale.rank(), own.lhs_contracting, own.lhs_batch);
   permutation.insert(permutation.end(), own.lhs_contracting.begin() + pairs, own.lhs_contracting.end());
   permutation.insert(permutation.end(), remaining.begin(), remaining.end());

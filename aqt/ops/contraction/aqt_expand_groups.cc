@@ -1,5 +1,5 @@
-// A ragged contraction and its gradients in basic operations: each group contracts all rows, and those of the others
-// are left out by their numbers.
+// A ragged contraction and its gradients in basic operations. Each group contracts all rows; rows of other groups are
+// excluded by their row numbers.
 
 #include <cstdint>
 #include <numeric>
@@ -37,7 +37,7 @@ Value IsBefore(const Value& rows, const Value& group_ends, int64_t group) {
   return ops::Less(rows, Element(group_ends, group));
 }
 
-// lhs [m,k] x rhs [groups,k,n], or contracting n.
+// lhs [m,k] x rhs [groups,k,n], or contracting n instead of k.
 Value SumsByRows(const DotDims& dims, const Value& group_ends, const Value& lhs, const Value& rhs) {
   const int64_t groups = rhs.shape()[0], m = lhs.shape()[0];
   const Value rows = RowNumbers(m);
@@ -57,7 +57,7 @@ Value SumsOverRows(int64_t groups, const Value& group_ends, const Value& lhs, co
   const DotDims dims{.lhs_contracting = {0}, .rhs_contracting = {0}};
   const int64_t n = lhs.shape()[1], k = rhs.shape()[1];
   if (groups == 0) return Zeros({IsFloat(lhs.dtype()) ? DType::kF32 : DType::kS32, {0, n, k}});
-  // The rows of other groups are multiplied to -0, which changes no sum.
+  // The products of other groups' rows are -0, which changes no sum.
   const bool is_float = IsFloat(rhs.dtype());
   std::vector<Value> parts;
   for (int64_t group = 0; group < groups; ++group) {

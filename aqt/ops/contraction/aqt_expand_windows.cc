@@ -16,7 +16,7 @@
 namespace aqt::internal {
 namespace {
 
-// How windows slide over one spatial axis. It is dilated and padded first; then window element w of position p is
+// How windows slide over one spatial axis. The axis is dilated and padded first; then window element w of position p is
 // element p * stride + first + w * step.
 struct Slide {
   int64_t dilation, low, padded;
@@ -25,7 +25,7 @@ struct Slide {
 };
 using Slides = absl::InlinedVector<Slide, 3>;
 
-// Over the input of the convolution.
+// Windows over the input of the convolution.
 Slides InputSlides(const ConvGeometry& conv) {
   Slides slides;
   for (const ConvAxis& axis : conv.axes) {
@@ -41,7 +41,7 @@ Slides InputSlides(const ConvGeometry& conv) {
   return slides;
 }
 
-// Over the gradient of its result: each element of the input meets the kernel backwards.
+// Windows over the gradient of its result: each element of the input meets the reversed kernel.
 Slides GradientSlides(const ConvGeometry& conv) {
   Slides slides;
   for (const ConvAxis& axis : conv.axes) {
@@ -76,7 +76,7 @@ Value Padded(const Value& x, const Slides& slides) {
 Value WindowsOf(const Value& x, const Slides& slides, int64_t groups) {
   const int64_t batch = x.shape()[0], channels = x.shape()[x.rank() - 1];
   int64_t elements = 1;
-  Shape one{batch};  // of the window elements, as an axis
+  Shape one{batch};  // the window elements as an axis
   for (const Slide& slide : slides) {
     one.push_back(slide.positions);
     elements *= slide.elements;
@@ -115,7 +115,7 @@ Value ExpandWindowSums(const Windows& windows, const Value& lhs, const Value& rh
   const ConvGeometry& conv = windows.conv;
   const int64_t spatial = static_cast<int64_t>(conv.axes.size());
   const int64_t group_in = conv.in_channels / conv.groups, group_out = conv.out_channels / conv.groups;
-  // Of windows: the examples and positions before, the groups behind the window elements.
+  // For windows: the examples and positions come before, the groups after the window elements.
   const int64_t element = spatial + 1, group = spatial + 2;
   if (windows.pass == Pass::kDrhs) {
     // lhs is g, rhs the input: for each window element and channel the sum over examples and positions.

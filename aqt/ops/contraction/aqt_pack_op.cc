@@ -63,7 +63,7 @@ class PackOp : public DotOp {
     return std::vector<Aval>{{DType::kU8, {*dot_->engine().PanelBytesOf(side_)}}};
   }
 
-  // One packed form of an array serves all programs of the process.
+  // All programs of the process share one packed form of an array.
   absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> in, absl::Span<const bool>) const override {
     const std::string form = absl::StrCat(ToText(key_), " of ", ToString(dot_->aval(side_).dtype));
     const auto pack = [&]() -> absl::StatusOr<Array> {

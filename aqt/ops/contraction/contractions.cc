@@ -68,7 +68,7 @@ class EinsumOp : public CompositeBase {
   const EinsumPlan plan_;  // of the forward pass
 };
 
-// Of lhs, rhs and, for a ragged contraction, group_sizes.
+// The float operation on lhs, rhs and, for a ragged contraction, group_sizes.
 Value Float(const std::vector<Value>& operands, const PlannedDims& dims, const SourceLine& where) {
   for (const Value& operand : operands) {
     if (!operand.status().ok()) return operand;

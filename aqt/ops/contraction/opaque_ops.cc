@@ -212,7 +212,7 @@ class OpaqueOp : public CompositeBase {
   const OpaqueKind kind_;
 };
 
-// One with one output and no state.
+// An opaque operation with one output and no state.
 template <class Kind>
 class StatelessOp : public OpaqueOp {
  public:
@@ -312,7 +312,7 @@ Made Make(StaticScaleOp op) {
   return std::make_shared<StaticScaleComposite>(std::move(op), std::move(initial));
 }
 
-// `num_outputs` poisoned values if there is no such operation.
+// The outputs of the operation, or `num_outputs` poisoned values if there is no such operation.
 std::vector<Value> Bind(OpaqueKind kind, absl::Span<const Value> operands, size_t num_outputs = 1) {
   const std::string name = std::visit([](const auto& op) { return NameOf(op); }, kind);
   const Made op = MakeOpaqueOp(std::move(kind));
@@ -346,7 +346,7 @@ Value OperandKey(const Value& key, KeyRole role, PrngLayout layout) {
   return Bind(OperandKeyOp{role, layout}, {key})[0];
 }
 
-// Roles are in the order of passes, and of sides in each; a convolution has one pass that draws.
+// Roles are ordered by pass, then by side. In a convolution only one pass draws random numbers.
 Key OperandKey(Key key, KeyRole role, PrngLayout layout) {
   const int pass = static_cast<int>(role) / 2, side = static_cast<int>(role) % 2;
   if (pass == kNumPasses) return SplitKey(key, 2, side, layout);

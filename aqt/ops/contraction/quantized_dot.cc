@@ -66,7 +66,7 @@ absl::Status CheckModes(const QuantizedDotOptions& options) {
   return absl::OkStatus();
 }
 
-// The statistics as inputs of the trace. `forward` has nothing for a side that is served: its scale is frozen.
+// The statistics as inputs of the trace. `forward` has none for a side that is served: its scale is frozen.
 AqtDot::State StateOf(const AqtDot& dot, const QuantizedDotOptions& options, bool with_gradient,
                       absl::string_view name) {
   AqtDot::State state{.name = std::string(name)};
@@ -82,7 +82,7 @@ AqtDot::State StateOf(const AqtDot& dot, const QuantizedDotOptions& options, boo
   return state;
 }
 
-// What the contraction receives for one side.
+// The operand that the contraction receives for one side.
 AqtDot::Operand OperandOf(const AqtDot& dot, Side side, const QuantizedDotOptions& options, const Value& x,
                           const std::optional<Value>& key, const AqtDot::State& state, absl::string_view name,
                           const SourceLine& where) {
@@ -153,7 +153,7 @@ absl::Status NameIsTaken(absl::string_view name) {
                                                "frozen tensors; NextContractionName() gives each its own"));
 }
 
-// A contraction that has a plan. `context` stands before messages about it.
+// A contraction that has a plan. `context` is put before its messages.
 Value Planned(absl::Span<const Value> operands, const PlannedDims& dims, const QuantizedDotOptions& options,
               absl::string_view name, const SourceLine& where, absl::string_view context = "") {
   const std::string op = absl::StrCat("aqt_", KindOf(dims));
@@ -183,7 +183,7 @@ Value Planned(absl::Span<const Value> operands, const PlannedDims& dims, const Q
   return result.out;
 }
 
-// For a product whose operands are exchanged.
+// The options for a product whose operands are exchanged.
 QuantizedDotOptions Swapped(QuantizedDotOptions options) {
   options.config = SwapOperands(std::move(options.config), options.semantics.compat.einsum_keeps_mid_alphas);
   std::swap(options.lhs_mode, options.rhs_mode);

@@ -26,15 +26,15 @@
 namespace aqt::internal {
 namespace {
 
-// The numbers of a part of a tensor: f32 fits a core's cache, where the second reading finds it.
+// Elements per part of a tensor: in f32 a part fits a core's cache for the second read.
 constexpr int64_t kPart = int64_t{1} << 15;
 
-// A longer one is a mistake, or a file of somebody else.
+// A longer history is a mistake, or someone else's file.
 constexpr int64_t kMaxHistory = int64_t{1} << 20;
 
 bool Computes(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16; }
 
-// max, or NaN if one of them is.
+// max, or NaN if either is NaN.
 float MaxOrNan(float a, float b) { return std::isnan(a) || a > b ? a : b; }
 
 float Rounded(float v, DType dtype) {
@@ -45,7 +45,7 @@ float Rounded(float v, DType dtype) {
   }
 }
 
-// Whether dividing by `scale` is multiplying by its inverse.
+// Whether dividing by `scale` equals multiplying by its inverse.
 bool IsPowerOfTwo(float scale) {
   int exponent;
   return scale >= 0x1p-126f && scale <= 0x1p126f && std::frexp(scale, &exponent) == 0.5f;
@@ -57,7 +57,7 @@ kernels::FloatMatrix RowOf(const Array& x, int64_t start, int64_t count) {
   return {.data = data, .dtype = x.dtype(), .rows = 1, .cols = count, .row_stride = count, .col_stride = 1};
 }
 
-// body(part, first element, count) for each part; the largest of what it returns.
+// Calls body(part, first element, count) for each part and returns the largest result.
 template <class F>
 float MaxOverParts(int64_t elements, const F& body) {
   const int64_t parts = (elements + kPart - 1) / kPart;
@@ -92,7 +92,7 @@ float NextFp8Scale(float amax, float previous, double fp8_max, int margin, const
   if (amax < 0x1p-126f) return compat.all_zero_amax_flips_scale ? 1.0f / previous : previous;
   if (std::isinf(amax)) return compat.nan_amax_flips_scale ? 1.0f / (1.0f / previous) : previous;
   const float ratio = static_cast<float>(fp8_max) / amax;
-  // Infinite where amax is tiny.
+  // Infinite if amax is tiny.
   const int exponent = std::isinf(ratio) ? 256 - margin : std::ilogb(ratio) - margin;
   if (compat.tiny_scale_is_zero && std::abs(exponent) > 126) {
     return exponent > 0 ? 0.0f : std::numeric_limits<float>::infinity();

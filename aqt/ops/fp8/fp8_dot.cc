@@ -70,8 +70,8 @@ void WriteState(const Fp8DotOptions& options, Fp8Tensor tensor, const Value& sca
   WriteSlot(slots.amax_history, history);
 }
 
-// The statistics before the first step of an operation with these operands: pairs of a scale and a history, from
-// `first` on.
+// The statistics before the first step for an operation with these operands: pairs of a scale and a history, from
+// operand `first` on.
 std::vector<std::optional<Array>> Initial(size_t operands, size_t first, absl::Span<const Fp8StateAvals> state) {
   std::vector<std::optional<Array>> initial(operands);
   for (const Fp8StateAvals& own : state) {
@@ -86,7 +86,7 @@ absl::Status CheckState(Fp8Tensor tensor, const Fp8StateAvals& state) {
   return internal::CheckFp8History(absl::StrCat(NameOf(tensor), "_amax_history"), state.amax_history);
 }
 
-// Whether the operands are the state of which the operation was made.
+// OK if the operands have the avals of the state with which the operation was made.
 absl::Status ExpectState(Fp8Tensor tensor, const Fp8StateAvals& made_of, const Aval& scale, const Aval& amax_history) {
   AQT_RETURN_IF_ERROR(CheckState(tensor, {scale, amax_history}));
   if (scale == made_of.scale && amax_history == made_of.amax_history) return absl::OkStatus();
@@ -165,7 +165,7 @@ class BackwardOp : public CompositeBase {
   const Fp8BackwardParts parts_;
 };
 
-// Fewer outputs than the operation has end the walk, with this error.
+// Fewer outputs than the operation has stop the backward walk with this error.
 Composite::Forward NoSecondDerivative(const Composite& op, absl::Span<const Value> in) {
   const absl::Status status = absl::UnimplementedError(
       "is part of a gradient, and a product in 8-bit floats has no second derivative; differentiate once");
@@ -176,7 +176,7 @@ Composite::Forward BackwardOp::GradForward(absl::Span<const Value> in) const { r
 
 // ---- the product
 
-// (x, k, scale and history of x, of k and of dy) -> y; where a gradient is taken, fp8_dot_fwd:
+// (x, k, scale and history of x, of k and of dy) -> y; when a gradient is taken, fp8_dot_fwd:
 // -> y, codes of x, codes of k, the new scale and history of x, those of k.
 class ForwardOp : public CompositeBase {
  public:
@@ -255,7 +255,7 @@ class ForwardOp : public CompositeBase {
     parts.with_gradient = true;
     const auto op = std::make_shared<ForwardOp>(std::move(parts));
     const std::vector<Value> out = Bind(CompositeOp{op}, in, std::source_location::current());
-    // For the backward operation, then the state to write.
+    // First the values for the backward operation, then the state to write.
     std::vector<Value> residuals = {out[1], out[2], in[kXScale], in[kKScale], in[kDyScale], in[kDyHistory]};
     residuals.insert(residuals.end(), out.begin() + 3, out.end());
     return {.outputs = {out[0]}, .residuals = std::move(residuals)};

@@ -29,7 +29,7 @@ using internal::PanelCache;
 
 constexpr DType kCodes = DType::kE4M3FN;
 
-// (kernel, its scale) -> codes, panels. For an x of these avals.
+// (kernel, its scale) -> codes, panels, for an x and a kernel of these avals.
 class PackOp : public CompositeBase {
  public:
   PackOp(Aval x, Aval kernel, std::optional<DType> compute_dtype)
@@ -47,7 +47,7 @@ class PackOp : public CompositeBase {
     AQT_RETURN_IF_ERROR(internal::CheckFp8Scale("the scale", in[1]));
     return std::vector<Aval>{{kCodes, kernel_.shape}, {DType::kU8, {panels_.bytes}}};
   }
-  // One packed form of an array serves all programs of the process.
+  // All programs of the process share one packed form of an array.
   absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> in, absl::Span<const bool>) const override {
     const auto quantize = [&]() -> absl::StatusOr<Array> {
       AQT_ASSIGN_OR_RETURN(Fp8Codes own, internal::QuantizeToFp8(in[0], in[1], kCodes, compute_dtype_, false));

@@ -32,13 +32,14 @@ Shape Joined(Shape a, const Shape& b) {
   return a;
 }
 
-// A projection: the last `contracted` axes of x meet a kernel that `Flatten` makes a matrix, and the columns are `out`.
+// A projection: the last `contracted` axes of x are contracted with a kernel flattened to a matrix, whose columns are
+// `out`.
 struct Layout {
   const char* equation;
   int64_t contracted, kernel_rank;
 };
 
-// Whether the operands fit; `inner` and `out` are the kernel's contracted extents and the others.
+// Whether the operands fit. `inner` and `out` are the kernel's contracted extents and its other extents.
 absl::Status Check(const Layout& layout, const Value& x, const Value& kernel, const std::optional<Value>& bias,
                    const Shape& inner, const Shape& out) {
   const int64_t leading = x.rank() - layout.contracted;
@@ -65,7 +66,7 @@ Value Project(const Layout& layout, const Value& x, const Value& matrix, const s
   return Reshape(y, Joined(Part(x.shape(), 0, leading), out));
 }
 
-// The first value that is poisoned, or that has not the rank of the layout.
+// The first value that is poisoned or does not have the rank of the layout.
 std::optional<Value> Unusable(const Layout& layout, const Value& x, const Value& kernel,
                               const std::optional<Value>& bias, const std::source_location& where) {
   if (!x.status().ok()) return x;
@@ -77,7 +78,7 @@ std::optional<Value> Unusable(const Layout& layout, const Value& x, const Value&
                 "fp8_projection", {x, kernel}, where);
 }
 
-// The kernel's first `inner` axes are contracted.
+// Contracts the kernel's first `inner` axes.
 Value ProjectFirst(const Layout& layout, const Value& x, const Value& kernel, const std::optional<Value>& bias,
                    const Fp8DotState& state, const Fp8DotOptions& options, const std::source_location& where) {
   const CallSite site(where);
@@ -96,7 +97,7 @@ Value ProjectFirst(const Layout& layout, const Value& x, const Value& kernel, co
 Value Fp8AddBias(const Value& y, const Value& bias, const std::source_location& where) {
   const CallSite site(where);
   if (bias.dtype() != DType::kF32) return y + bias;
-  // The gradient of either conversion is the other one.
+  // The gradient of each conversion is the other one.
   return y + Cast(Cast(bias, DType::kBF16), DType::kF32);
 }
 
@@ -114,7 +115,7 @@ Value Fp8QkvCombinedProjection(const Value& x, const Value& kernel, const std::o
   const Value first = Transpose(kernel, {1, 0, 2, 3});
   const Value y = ProjectFirst(kLayout, x, first, bias, state, options, where);
   if (!y.status().ok()) return y;
-  // The axis K goes to the front.
+  // Moves the axis K to the front.
   const int64_t from = x.rank() - 1;
   Axes permutation = {from};
   for (int64_t axis = 0; axis < y.rank(); ++axis) {

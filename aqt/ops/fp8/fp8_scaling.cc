@@ -33,7 +33,7 @@ absl::Status ExpectOperands(size_t expected, absl::Span<const Aval> in) {
   return absl::InvalidArgumentError(absl::StrCat("takes ", expected, " operands, got ", in.size()));
 }
 
-// (x, scale) -> codes; or the codes dequantized at once.
+// (x, scale) -> codes, or directly the dequantized codes.
 class QuantizeOp : public CompositeBase {
  public:
   explicit QuantizeOp(const internal::Fp8QuantizeParts& parts)
@@ -122,9 +122,9 @@ class UpdateOp : public CompositeBase {
   const Fp8ScaleRule rule_;
 };
 
-// The power of two at or below a positive v that is normal or infinite.
+// The largest power of two <= v, for a positive v that is normal or infinite.
 Value PowerOfTwoBelow(const Value& v) {
-  // Rounding goes to the nearest power of two, of a quarter of v, as twice v may overflow.
+  // Rounds a quarter of v to the nearest power of two, because twice v may overflow.
   const Value quarter = v * 0.25;
   const Value is_large = ops::GreaterEqual(v, 1.0);
   const Value smaller = ops::Select(is_large, quarter, v);
@@ -180,7 +180,7 @@ Value Fp8QuantizeDequantize(const Operand& x, const Operand& scale, DType dtype,
 
 Value Fp8Amax(const Operand& x) {
   const CallSite site(x.where());
-  // Of an empty array the largest number is -inf.
+  // The largest number of an empty array is -inf.
   return Reshape(Max(Cast(ReduceMax(Abs(x)), DType::kF32), 0.0), {1});
 }
 

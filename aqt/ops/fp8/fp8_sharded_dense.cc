@@ -56,16 +56,16 @@ class MultiplyOp final : public CompositeBase {
   const DType dtype_;
 };
 
-// Exchanges and cuts in the program of one process.
+// Exchanges and slices in the program of one process.
 class Exchanges {
  public:
   explicit Exchanges(const Fp8ShardedOptions& options) : mesh_(options.sharding.mesh), rank_(options.rank) {}
 
-  // Over the processes along `axes`, names with commas; x itself for none.
+  // Reduces over the processes along `axes`, names separated by commas; x itself for no axes.
   Value Reduced(AllReduceKind kind, const Value& x, const std::string& axes) const {
     return axes.empty() ? x : ops::AllReduce(kind, x, Processes(axes), axes);
   }
-  // The part of a matrix that `to` gives this process, from its part by `from`.
+  // This process's part of a matrix in the layout `to`, given its part in the layout `from`.
   Value Moved(Value x, const MatrixLayout& from, const MatrixLayout& to) const {
     const std::string* const parts[2][2] = {{&from.rows, &to.rows}, {&from.columns, &to.columns}};
     for (int64_t axis = 0; axis < 2; ++axis) {
@@ -81,14 +81,14 @@ class Exchanges {
   // The product of codes in `dtype`, summed over the processes along `axis`.
   Value Multiplied(const Value& lhs, const Value& lhs_scale, const Value& rhs, const Value& rhs_scale,
                    const DotDims& dims, DType dtype, const std::string& axis) const {
-    // Scales are rounded to the dtype of the result also where sums are made in f32.
+    // Scales are rounded to the dtype of the result even where sums are in f32.
     const auto rounded = [&](const Value& scale) { return ops::Cast(ops::Cast(scale, dtype), DType::kF32); };
     const auto op = std::make_shared<MultiplyOp>(dims, axis.empty() ? dtype : DType::kF32);
     const Value product =
         Bind(CompositeOp{op}, {lhs, rounded(lhs_scale), rhs, rounded(rhs_scale)}, std::source_location::current())[0];
     return ops::Cast(Reduced(AllReduceKind::kSum, product, axis), dtype);
   }
-  // The state after a step on a tensor with parts in the processes along `axes`.
+  // The state after a step on a tensor whose parts are in the processes along `axes`.
   Fp8TensorState Updated(const Value& part, const std::string& axes, const Fp8TensorState& state,
                          const Fp8ScaleRule& rule) const {
     return ops::Fp8Update(Reduced(AllReduceKind::kMax, ops::Fp8Amax(part), axes), state, rule);
@@ -112,7 +112,7 @@ class Exchanges {
   const int rank_;
 };
 
-// The extents of a part by `to`, from those of a part by `from`.
+// The extents of a part in the layout `to`, from those of a part in the layout `from`.
 absl::StatusOr<Shape> MovedShape(absl::string_view name, const Mesh& mesh, const Shape& part, const MatrixLayout& from,
                                  const MatrixLayout& to) {
   Shape whole{part[0] * mesh.SizeOf(from.rows), part[1] * mesh.SizeOf(from.columns)};
@@ -133,7 +133,7 @@ class ShardedDotOp final : public CompositeBase {
  public:
   enum Operand { kX, kK, kXScale, kXHistory, kKScale, kKHistory, kDyScale, kDyHistory, kCount };
 
-  // `whole` is the product of one process.
+  // `whole` is the product in one process.
   ShardedDotOp(Fp8ShardedOptions options, std::shared_ptr<const Composite> whole)
       : options_(std::move(options)), plan_(options_.sharding), whole_(std::move(whole)), exchanges_(options_) {}
 
@@ -200,7 +200,7 @@ class ShardedDotOp final : public CompositeBase {
   }
 
  private:
-  // Of x or k, as the product reads them. Codes are sent, a byte for each element.
+  // The codes of x or k, as the product reads them. Codes are exchanged, one byte per element.
   Value Codes(absl::Span<const Value> in, Operand tensor) const {
     const Value codes =
         ops::Fp8Quantize(in[tensor], in[tensor == kX ? kXScale : kKScale], DType::kE4M3FN, options_.dot.compute_dtype);
@@ -247,7 +247,7 @@ Value Fp8ShardedDense(const Value& x, const Value& kernel, const std::optional<V
   if (!bias->status().ok()) return *bias;
   const std::string& rows = options.sharding.y.rows;
   if (rows.empty()) return Fp8AddBias(y, *bias, where);
-  // Rounded here, so that its gradient is rounded behind the sum.
+  // Rounded here, so that its gradient is rounded after the sum.
   const Value rounded = bias->dtype() == DType::kF32 ? Cast(*bias, DType::kBF16) : *bias;
   const int processes = options.sharding.mesh.SizeOf(rows);
   return y + Cast(SumGradient(Cast(rounded, DType::kF32), processes, rows), bias->dtype());

@@ -8,7 +8,7 @@
 namespace aqt {
 namespace {
 
-// The axis of the mesh for a logical axis, other than `taken`.
+// The mesh axis for a logical axis, other than `taken`.
 std::string MeshAxisOf(absl::Span<const AxisRule> rules, const std::string& logical, const std::string& taken) {
   for (const AxisRule& rule : rules) {
     if (rule.logical == logical && (rule.mesh.empty() || rule.mesh != taken)) return rule.mesh;

@@ -58,7 +58,7 @@ using internal::OperandForm;
 using internal::Save;
 using Made = internal::MadeComposite;
 
-// ---- values that many composites have; others are in composite_values_proto.h
+// ---- values that occur in many composites; others are in composite_values_proto.h
 
 absl::StatusOr<PrngLayout> LoadLayout(config::PrngLayout in) {
   PrngLayout layout{};
@@ -78,14 +78,14 @@ absl::StatusOr<Semantics> LoadSemantics(const config::SavedSemantics& in) {
   return semantics;
 }
 
-// One that quantizes.
+// A quantizer that quantizes.
 absl::StatusOr<Quantizer> LoadQuantizer(const config::Quantizer& in) {
   AQT_ASSIGN_OR_RETURN(Quantizer quantizer, FromProto(in));
   if (!IsQuantized(quantizer.numerics)) return Corrupt("the quantizer quantizes nothing");
   return quantizer;
 }
 
-// Numerics alone: those of a quantizer, which needs a calibration to be legal.
+// Numerics alone, as those of a quantizer, which needs a calibration to be legal.
 config::Quantizer NumericsMessage(const Numerics& numerics) {
   return ToProto(Quantizer{.numerics = numerics, .calibration = AbsMax()});
 }
@@ -437,12 +437,12 @@ Made LoadComposite(absl::string_view bytes) {
     return absl::UnimplementedError("the configuration has fields that this version does not know");
   }
   Made op = LoadMessage(saved);
-  // What this library would refuse to make, no file of its own has.
+  // A file of this library never holds what the library refuses to make.
   if (absl::IsInvalidArgument(op.status())) return absl::DataLossError(op.status().message());
   return op;
 }
 
-// Of the FP8 layers; aqt_pack and what takes its panels refuse by themselves.
+// For the FP8 layers. aqt_pack and the operations that read its panels refuse by themselves.
 absl::StatusOr<std::string> SavePanels(const Composite&) {
   return absl::UnimplementedError("an operand is packed for the kernels of this machine");
 }

@@ -38,7 +38,7 @@ absl::StatusOr<Fp8StateAvals> Load(const config::SavedFp8State& in) {
   return state;
 }
 
-// Of SavedFp8Dot and SavedFp8Backward.
+// For SavedFp8Dot and SavedFp8Backward.
 template <class Message>
 void Save(const Fp8DotOptions& options, Message& out) {
   out.set_name(options.name);

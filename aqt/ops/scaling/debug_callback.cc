@@ -20,7 +20,7 @@
 namespace aqt {
 namespace {
 
-// (x) or (data, scale) -> x. Of the backward kind it calls nothing, and its gradient is one of the forward kind.
+// (x) or (data, scale) -> x. The backward kind calls nothing; its gradient is one of the forward kind.
 class CallbackOp : public CompositeBase {
  public:
   CallbackOp(DebugFunction callback, std::string label, bool backward)
@@ -40,7 +40,7 @@ class CallbackOp : public CompositeBase {
   bool has_expansion() const override { return false; }
   absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> in, absl::Span<const bool>) const override {
     if (!backward_) {
-      // Copies, as the callback may keep them: memory of an operand is used again.
+      // Copies, because the callback may keep them: the memory of an operand is reused.
       ScaledArray seen{Array::CopyOf(in[0])};
       if (in.size() > 1) seen.scale = Array::CopyOf(in[1]);
       callback_(seen);

@@ -88,7 +88,7 @@ class SumOp : public CompositeBase {
   const SmallFloat format_;
 };
 
-// y's value with the gradient of x, which is finite or NaN: what is added is 0.
+// The value of y with the gradient of x, which is finite or NaN: the added term is 0.
 Value WithGradientOf(const Value& y, const Value& x) { return ops::StopGradient(y) + (x - ops::StopGradient(x)); }
 
 // clamp(x, low, high) as jnp.clip: the gradient is 1/2 at the bounds.
@@ -147,7 +147,7 @@ float SmallFloat::Round(float x) const {
   constexpr uint32_t kMantissa = 0x007fffff, kExponent = 0x7f800000, kOne = 0x3f800000;
   const uint32_t bits = std::bit_cast<uint32_t>(x), exponent = bits & kExponent;
   if (exponent == kExponent) return x;
-  // In [1, 2) a unit of the format is one in the last place of 1 + offset.
+  // In [1, 2) a unit of the format is one unit in the last place of 1 + offset.
   const float offset = std::ldexp(1.0f, 23 - mantissa_bits);
   const float mantissa = (std::bit_cast<float>((bits & kMantissa) | kOne) + offset) - offset;
   const float magnitude = std::min(mantissa * std::bit_cast<float>(exponent), static_cast<float>(max()));

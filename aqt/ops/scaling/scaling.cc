@@ -34,7 +34,7 @@ std::string NameOf(const ScalingStep& step) {
   return "";
 }
 
-// A step on values, whose cotangents pass; or (of the backward kind) on cotangents, whose values pass.
+// A step on values, whose cotangents pass unchanged; or (the backward kind) on cotangents, whose values pass unchanged.
 class ScalingOp : public CompositeBase {
  public:
   ScalingOp(ScalingStep step, ScalingOptions options) : step_(step), options_(options) {}
@@ -91,7 +91,7 @@ class ScalingOp : public CompositeBase {
   }
 
  private:
-  // On a value without a scale.
+  // The result for a value without a scale.
   Value Plain(const Value& x) const {
     if (step_.kind == ScalingKind::kGetScale) return Operand(1.0).As(step_.dtype.value_or(x.dtype()));
     if (step_.kind == ScalingKind::kReducePrecision) {
