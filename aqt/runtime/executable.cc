@@ -43,14 +43,14 @@ struct Range {
 struct Frame {
   std::shared_ptr<void> arena;
   std::vector<void*> pointers;  // by variable, for roots
-  // What keeps the elements alive that are not in the arena, by variable. Those of constants stay from call to call.
+  // The owners of elements outside the arena, by variable. Those of constants stay from call to call.
   std::vector<std::shared_ptr<const void>> holders;
   std::vector<const void*> in;  // of one step
   std::vector<void*> out;
   std::vector<const void*> epilogue_in;
   std::vector<void*> epilogue_out;
   std::vector<Array> operands;
-  std::vector<Range> outputs;  // that hold any elements
+  std::vector<Range> outputs;  // those with elements
 
   char* arena_at(int64_t offset) const { return static_cast<char*>(arena.get()) + offset; }
 };
@@ -60,17 +60,17 @@ struct Frame {
 struct Executable::Impl {
   class FrameOfCall;
 
-  const Program program;  // as it was given
+  const Program program;  // as passed to Make
   const Plan plan;
   const EvalHooks hooks;
   const int64_t id = Profile::NewOwner();
-  size_t most_in = 0, most_out = 0;  // of a step
-  std::vector<VarId> held;           // the variables whose holders change from call to call
+  size_t most_in = 0, most_out = 0;  // of any step
+  std::vector<VarId> held;           // variables whose holders change from call to call
   std::mutex mutex;
   std::vector<std::unique_ptr<Frame>> free_frames;  // guarded by mutex
 
-  internal::BufferPool outputs;        // keeps a set of them
-  mutable internal::ArrayPool arrays;  // that operations make
+  internal::BufferPool outputs;        // keeps one set of them
+  mutable internal::ArrayPool arrays;  // for operations that allocate their results
 
   Impl(const Program& given, Plan made, EvalHooks given_hooks)
       : program(given),
@@ -103,13 +103,13 @@ struct Executable::Impl {
   absl::Status RunByEval(const PlannedStep& step, Frame& frame, void* memory = nullptr,
                          BlockEpilogue* epilogue = nullptr) const;
   absl::Status RunWithEpilogue(const PlannedStep& step, Frame& frame, Executor* executor) const;
-  // Its operands and outputs were inferred when the program was checked.
+  // Skips inference: operands and outputs were inferred when the program was checked.
   absl::StatusOr<std::vector<Array>> EvalComposite(const Composite& composite, const Equation& eqn,
                                                    absl::Span<const Array> operands, absl::Span<const bool> needed,
                                                    void* memory, BlockEpilogue* epilogue) const;
   std::vector<Profile::Step> ProfiledSteps() const;
-  // The elements of a variable, which nobody owns if they are in the arena: a cache that watches its operands' owners
-  // takes them for dead.
+  // The elements of a variable. They have no owner if they are in the arena, so a cache that watches its operands'
+  // owners takes them for dead.
   Array ArrayOf(const Frame& frame, VarId var) const {
     const VarId root = plan.variables[var].root;
     const std::shared_ptr<const void>& holder = frame.holders[root];
@@ -148,7 +148,7 @@ std::unique_ptr<Frame> Executable::Impl::NewFrame() const {
   }
   frame->in.resize(most_in);
   frame->out.resize(most_out);
-  frame->epilogue_in.resize(most_in + 1);  // besides a step's operands, the product
+  frame->epilogue_in.resize(most_in + 1);  // a step's operands and the product
   frame->epilogue_out.resize(most_out);
   frame->operands.reserve(most_in);
   frame->outputs.reserve(plan.program.outputs.size());
@@ -205,7 +205,7 @@ absl::Status Executable::Impl::RunByEval(const PlannedStep& step, Frame& frame, 
     const VarId var = step.out[i];
     if (var < 0) continue;
     Array result = std::move((*results)[i]);
-    // An operation may return an operand; what is in the arena will be overwritten.
+    // An operation may return an operand; its memory in the arena will be overwritten.
     const char* const data = static_cast<const char*>(result.data());
     if (data >= frame.arena_at(0) && data < frame.arena_at(plan.arena_bytes)) result = Array::CopyOf(result);
     frame.holders[var] = result.buffer();
@@ -214,7 +214,7 @@ absl::Status Executable::Impl::RunByEval(const PlannedStep& step, Frame& frame, 
   return absl::OkStatus();
 }
 
-// The epilogue runs on blocks of the product as they are made; or, if the product is not made so, after it.
+// The epilogue runs on blocks of the product as they are computed; or after the product, if that does not run it.
 absl::Status Executable::Impl::RunWithEpilogue(const PlannedStep& step, Frame& frame, Executor* executor) const {
   const internal::StepEpilogue& own = *step.epilogue;
   void* const product = frame.pointers[own.memory];
@@ -277,7 +277,7 @@ std::vector<Profile::Step> Executable::Impl::ProfiledSteps() const {
     const Equation& main = program.eqns[step.epilogue.has_value() ? step.eqns.front() : step.eqns.back()];
     Profile::Step profiled{OpName(main.op), OpName(main.op), program.scope(main), 0};
     if (step.eqns.size() > 1) {
-      std::vector<std::string> names;  // without broadcasts, which are parts of others
+      std::vector<std::string> names;  // without broadcasts, which are parts of other equations
       for (size_t i = step.epilogue.has_value() ? 1 : 0; i < step.eqns.size(); ++i) {
         const Op& op = program.eqns[step.eqns[i]].op;
         if (!std::holds_alternative<BroadcastOp>(op)) names.push_back(OpName(op));

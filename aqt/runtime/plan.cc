@@ -21,7 +21,7 @@ namespace {
 // A smaller product is still in the caches when a group reads it.
 constexpr int64_t kMinEpilogueBytes = 256 << 10;
 
-// Whether the result is the operand, element by element and in the same order.
+// Whether the result equals the operand, element by element and in the same order.
 bool GivesOperand(const Program& program, const Equation& eqn) {
   if (eqn.in.size() != 1 || eqn.out.size() != 1) return false;
   const Aval &in = program.aval(eqn.in[0]), &out = program.aval(eqn.out[0]);
@@ -74,7 +74,7 @@ class Planner {
     }
   }
 
-  // Whether the equation writes something that is needed, and not only gives its operand another name.
+  // Whether the equation writes a live result, and does not merely alias its operand.
   bool Runs(const Equation& eqn) {
     return std::any_of(eqn.out.begin(), eqn.out.end(),
                        [&](VarId var) { return live_[var] && variable(var).root == var; });
@@ -104,7 +104,7 @@ class Planner {
     std::erase_if(plan_.steps, [](const PlannedStep& step) { return step.eqns.empty(); });
   }
 
-  // For each variable, whether the program returns it, or a group reads it that does not make it.
+  // For each variable, whether the program returns it, or a group other than its producer reads it.
   std::vector<bool> ReadByOthers(absl::Span<const FusedGroup> groups) {
     std::vector<bool> is_read(program_.vars.size(), false);
     std::vector<int> made_by(program_.vars.size(), -1);
@@ -139,7 +139,7 @@ class Planner {
     Append(std::move(step));
   }
 
-  // The equations of a group, with what it reads and writes.
+  // The equations of a group, with the variables that it reads and writes.
   PlannedStep StepOf(const FusedGroup& group, const std::vector<bool>& is_read) {
     PlannedStep step;
     absl::flat_hash_set<VarId> made, read;
@@ -151,7 +151,7 @@ class Planner {
         if (!made.contains(operand) && read.insert(operand).second) step.in.push_back(operand);
       }
       made.insert(eqn.out[0]);
-      // A broadcast that others read has a step of its own.
+      // A broadcast that other groups read has its own step.
       if (is_read[eqn.out[0]] && !std::holds_alternative<BroadcastOp>(eqn.op)) step.out.push_back(eqn.out[0]);
     }
     return step;
@@ -165,8 +165,8 @@ class Planner {
     Append(std::move(step));
   }
 
-  // The last step that makes one of these variables by a product of which the group can be the epilogue; -1 if there is
-  // none. No step has read what it makes: it can run in the group's place.
+  // The last step that computes one of these variables by a product of which the group can be the epilogue; -1 if there
+  // is none. No step has read its result, so it can run in the group's place.
   int ProductBefore(const FusedGroup& group, absl::Span<const VarId> read) const {
     int last = -1;
     for (const VarId var : read) {
@@ -189,7 +189,7 @@ class Planner {
     return composite != nullptr && composite->impl->has_eval_into();
   }
 
-  // Makes the group the epilogue of a product that it reads, if it can be.
+  // Makes the group the epilogue of a product that it reads, if possible.
   bool AddAsEpilogue(const FusedGroup& group, const std::vector<bool>& is_read) {
     if (!epilogues_ || group.elements == 0) return false;
     const PlannedStep own = StepOf(group, is_read);
@@ -200,7 +200,7 @@ class Planner {
     std::optional<StripKernel> strip = StripOfBlocks(program_, roots_, group, shape[shape.rank() - 1], own.in, own.out);
     if (!strip.has_value()) return false;
     PlannedStep step = std::move(plan_.steps[index]);
-    plan_.steps[index] = {};                                 // without equations: moved away
+    plan_.steps[index] = {};                                 // left without equations
     const absl::InlinedVector<VarId, 3> operands = step.in;  // of the product
     const int first_out = static_cast<int>(step.out.size());
     StepEpilogue epilogue{.fused = std::move(strip->fused),
@@ -209,7 +209,7 @@ class Planner {
                           .product = product,
                           .memory = product};
     step.out.insert(step.out.end(), own.out.begin(), own.out.end());
-    // The product is computed in the place of a result, unless others read it, too.
+    // The product is computed in the memory of a result, unless others read it, too.
     for (const auto& [operand, result] : strip->may_share) {
       if (own.in[operand] != product || IsReadOutside(product, group)) continue;
       epilogue.memory = own.out[result];
@@ -220,7 +220,7 @@ class Planner {
       const VarId var = own.in[i];
       if (var == product) continue;
       step.in.push_back(var);
-      // A result overwrites nothing that the product reads, or that is read after the product is written there.
+      // A result overwrites no operand of the product, and nothing that is read after the product is written there.
       if (std::find(operands.begin(), operands.end(), var) != operands.end()) continue;
       for (const auto& [operand, result] : strip->may_share) {
         if (operand != static_cast<int>(i) || own.out[result] == epilogue.memory) continue;
@@ -228,14 +228,14 @@ class Planner {
       }
     }
     step.eqns.insert(step.eqns.end(), own.eqns.begin(), own.eqns.end());
-    epilogue.scratch_at = (step.scratch_bytes + 63) / 64 * 64;  // behind the product's, whose threads run it
+    epilogue.scratch_at = (step.scratch_bytes + 63) / 64 * 64;  // after the product's, whose threads run the epilogue
     step.scratch_bytes = epilogue.scratch_at + epilogue.fused->scratch_bytes;
     step.epilogue = std::move(epilogue);
     Append(std::move(step));
     return true;
   }
 
-  // Whether the program returns the variable, or an equation reads it that is not of the group.
+  // Whether the program returns the variable, or an equation outside the group reads it.
   bool IsReadOutside(VarId var, const FusedGroup& group) const {
     int reads = 0;
     for (const FusedMember& member : group.members) {
@@ -266,7 +266,7 @@ class Planner {
         variable(step.in[j]).last = static_cast<int>(i);
         if (j < read_by_eval) variable(step.in[j]).read_by_eval = true;
       }
-      // Of an Eval, what it writes into memory that is given, and what the epilogue writes, has a place.
+      // For an Eval, results written to given memory and results of the epilogue have a place.
       const size_t made_by_eval = step.kernel.has_value() ? 0 : program_.eqns[step.eqns[0]].out.size();
       for (size_t j = 0; j < step.out.size(); ++j) {
         const VarId var = step.out[j];
@@ -290,7 +290,7 @@ class Planner {
     }
   }
 
-  // Gives places in the arena, step by step.
+  // Assigns offsets in the arena, step by step.
   void LayOut() {
     ArenaLayout layout;
     std::vector<std::vector<VarId>> ends(plan_.steps.size());  // by the step that reads them last
@@ -339,8 +339,8 @@ class Planner {
   Plan plan_;
   std::vector<bool> live_;
   std::vector<VarId> roots_;
-  // By root: how many operands and outputs of the program it is, the step that makes it, and whether one so far reads
-  // it.
+  // By root: the number of its uses as an operand or output of the program, the step that computes it, and whether a
+  // step so far reads it.
   std::vector<int> num_reads_ = std::vector<int>(program_.vars.size());
   std::vector<int> made_by_ = std::vector<int>(program_.vars.size(), -1);
   std::vector<bool> was_read_ = std::vector<bool>(program_.vars.size());

@@ -29,7 +29,7 @@ std::vector<bool> FixedVars(const Program& program, const SlotValues& values) {
   return DependsOnlyOn(program, [&](const Slot& slot) { return values.contains(slot); });
 }
 
-// The program with the fixed operands of contractions packed by equations of their own.
+// The program with the fixed operands of contractions packed by their own equations.
 absl::StatusOr<Program> WithPackedOperands(const Program& program, const SlotValues& values) {
   const std::vector<bool> fixed = FixedVars(program, values);
   return Rewrite(program,
@@ -48,8 +48,8 @@ bool Repeats(const Program& program, const Equation& eqn) {
          program.aval(eqn.out[0]).num_bytes() > program.aval(eqn.in[0]).num_bytes();
 }
 
-// Evaluates the fixed equations and makes constants of what the others need of them. Broadcasts that the others read
-// stay equations.
+// Evaluates the fixed equations. Results that other equations need become constants; broadcasts that they read stay
+// equations.
 absl::StatusOr<Program> Precomputed(const Program& program, const SlotValues& values) {
   const std::vector<bool> fixed = FixedVars(program, values);
   std::vector<std::optional<Array>> known(program.vars.size());
@@ -60,7 +60,7 @@ absl::StatusOr<Program> Precomputed(const Program& program, const SlotValues& va
   for (const Program::Port& port : program.inputs) {
     if (fixed[port.var]) known[port.var] = values.at(port.slot);
   }
-  // What stays and what is evaluated reads these variables.
+  // The variables read by equations that stay, and by those that are evaluated.
   std::vector<bool> used(program.vars.size(), false), read(program.vars.size(), false);
   for (const Program::Port& port : program.outputs) used[port.var] = true;
   std::vector<bool> stays(program.eqns.size()), is_evaluated(program.eqns.size());
@@ -110,7 +110,7 @@ struct PreparedProgram::Impl {
     Program whole;
     Executable rest;
   };
-  // An array of Make, which is not held.
+  // An array of Make, which is not owned.
   struct Given {
     Aval aval;
     const void* data;
@@ -122,7 +122,7 @@ struct PreparedProgram::Impl {
   SlotValues kept;
   int64_t num_bytes = 0;
 
-  // Whether `inputs` has another array for an input that Make got a value for.
+  // Whether `inputs` has another array for an input that got a value in Make.
   bool IsOverridden(const SlotValues& inputs) const {
     return std::any_of(inputs.begin(), inputs.end(), [&](const auto& input) {
       const auto it = given.find(input.first);
@@ -134,7 +134,7 @@ struct PreparedProgram::Impl {
 };
 
 absl::StatusOr<const PreparedProgram::Impl::Variant*> PreparedProgram::Impl::Find(const SlotValues& inputs) const {
-  if (variants.size() == 1) return &variants[0];  // it says itself what does not fit
+  if (variants.size() == 1) return &variants[0];  // it reports itself what does not fit
   for (const Variant& variant : variants) {
     const auto fits = [&](const Program::Port& port) {
       const auto it = inputs.find(port.slot);

@@ -21,7 +21,7 @@ namespace aqt {
 namespace {
 
 constexpr size_t kMaxEvents = 100000;
-constexpr size_t kMaxLines = 40;  // of steps
+constexpr size_t kMaxLines = 40;  // in the table by step
 
 double Micros(Profile::Clock::duration time) { return std::chrono::duration<double, std::micro>(time).count(); }
 
@@ -30,7 +30,7 @@ struct Sum {
   int64_t calls = 0, bytes = 0;
 };
 
-// Lines by time, with the share of the total and the rate at which the bytes are moved.
+// Lines sorted by time, with the share of the total and the rate at which bytes are moved.
 std::string Lines(const std::string& title, std::vector<std::pair<std::string, Sum>> sums, double total) {
   std::sort(sums.begin(), sums.end(), [](const auto& a, const auto& b) { return a.second.micros > b.second.micros; });
   std::string text = absl::StrFormat("%10s %6s %9s %8s  %s\n", "us/call", "share", "KiB", "GB/s", title);

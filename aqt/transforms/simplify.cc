@@ -27,7 +27,7 @@ bool ExchangesOperands(const TransposeOp& op, int64_t batch, int64_t rows, int64
   return true;
 }
 
-// Where each variable is made, -1 for none, and how often it is read.
+// The producer of each variable, -1 for none, and its number of uses.
 struct Links {
   explicit Links(const Program& program) : producer(program.vars.size(), -1), uses(program.vars.size(), 0) {
     for (size_t i = 0; i < program.eqns.size(); ++i) {
@@ -39,7 +39,7 @@ struct Links {
   std::vector<int> producer, uses;
 };
 
-// Of an elementwise operation of one array, or of an array and numbers that are broadcast: which operand the array is.
+// For an elementwise operation of one array, or of an array and broadcast numbers: which operand is the array.
 std::optional<size_t> OnlyArray(const Program& program, const Links& links, const Equation& eqn) {
   if (std::holds_alternative<UnaryOp>(eqn.op) || std::holds_alternative<CastOp>(eqn.op)) return 0;
   if (!std::holds_alternative<BinaryOp>(eqn.op)) return std::nullopt;
@@ -54,11 +54,11 @@ std::optional<size_t> OnlyArray(const Program& program, const Links& links, cons
   return std::nullopt;
 }
 
-// The program with each transpose behind a dot_general and elementwise operations moved between the two.
+// The program with each transpose after a dot_general and elementwise operations moved between the two.
 Program WithEarlyTransposes(const Program& program) {
   Program result = program;
   const Links links(program);
-  std::vector<std::vector<Equation>> made(program.eqns.size());  // in the place of each equation
+  std::vector<std::vector<Equation>> made(program.eqns.size());  // replaces each equation
   for (size_t i = 0; i < program.eqns.size(); ++i) {
     const Equation& transpose = program.eqns[i];
     made[i] = {transpose};
@@ -78,7 +78,8 @@ Program WithEarlyTransposes(const Program& program) {
     }
     const int source = producer_of(x);
     if (chain.empty() || source < 0 || !std::holds_alternative<DotGeneralOp>(program.eqns[source].op)) continue;
-    // The variables between are now the transposed ones: each equation writes what the one behind it wrote before.
+    // The variables between are now the transposed ones: each equation writes the variable that its successor wrote
+    // before.
     const Shape& shape = program.aval(transpose.out[0]).shape;
     const VarId first = program.eqns[chain.back().eqn].out[0];
     result.vars[first] = {program.aval(x).dtype, shape};
@@ -114,7 +115,7 @@ Program WithEarlyTransposes(const Program& program) {
   return result;
 }
 
-// Whether all elements are the number +0.
+// Whether all elements are +0.
 bool IsZero(const Program& program, const Links& links, VarId var) {
   if (const auto it = program.consts.find(var); it != program.consts.end()) {
     const Array& array = it->second;
@@ -126,7 +127,7 @@ bool IsZero(const Program& program, const Links& links, VarId var) {
          IsZero(program, links, program.eqns[made].in[0]);
 }
 
-// The equation max(x, 0) that makes the variable, behind any number of stop_gradient; null for others.
+// The equation max(x, 0) that produces the variable, through any number of stop_gradient; null for any other variable.
 const Equation* MaximumWithZero(const Program& program, const Links& links, VarId var, VarId x) {
   const int made = links.producer[var];
   if (made < 0) return nullptr;

@@ -19,7 +19,7 @@ bool HaveDType(absl::Span<const Aval> in, DType dtype) {
   return true;
 }
 
-// ---- one f32 number: what the kernels compute, without the way to them
+// ---- one f32 number: computes what the kernels compute, without their overhead
 
 template <class T>
 T At(const void* const* x, int i) {

@@ -24,15 +24,15 @@ namespace aqt::internal {
 namespace {
 
 constexpr int64_t kPieceElements = 16384;
-// A strip of fewer rows takes longer than its steps one by one.
+// A strip with fewer rows is slower than its steps run separately.
 constexpr int64_t kMinRowsOfStrips = 64;
-// A number for each row is read where it is from so many columns on; below, a copy for each element is faster.
+// From this many columns on, one number per row is read in place; below, copying it to each element is faster.
 constexpr int64_t kMinColumnsOfRowNumbers = 32;
-// One row that all rows read stays one, if its columns are whole strips, and so many: it stays in L1, and takes less
-// scratch memory. A strip that is not whole costs more.
+// A row shared by all rows is stored once if its columns are full strips and at least this many: it stays in L1 and
+// takes less scratch memory. A strip that is not full costs more.
 constexpr int64_t kMinColumnsOfOneRow = 256, kColumnsOfStrips = 128;
 
-// Outputs of so many bytes are written past the caches: they would not stay there, and would be read first.
+// Outputs of at least this many bytes are written past the caches: they would not stay there, and would be read first.
 constexpr int64_t kMinStreamedBytes = int64_t{8} << 20;
 
 using Location = FusedLocation;
@@ -55,71 +55,71 @@ class Builder {
     const auto number = numbers_.find(Root(var));
     return number != numbers_.end() ? number->second.source : Root(var);
   }
-  // Elements in a row of the member's result.
+  // The number of elements in a row of the member's result.
   int64_t Width(FusedRole role) const { return role == FusedRole::kFull ? columns_ : 1; }
 
   void ChooseColumns();
   void FindUses();
-  // Which members become steps of strips (kernels/strip.h), and which broadcasts they read where they are.
+  // Finds the members that become steps of strips (kernels/strip.h), and the broadcasts that these read in place.
   void FindStrips();
   void FindNumbers();
   bool CanBeStep(const FusedMember& member) const;
   bool IsRowSum(const FusedMember& member) const;
   bool IsOutput(VarId var) const;
-  // Whether is_it(i) for each member i that reads the variable.
+  // Whether is_it(i) holds for each member i that reads the variable.
   template <class F>
   bool AllReaders(VarId var, const F& is_it) const;
   bool OnlyStepsRead(VarId var, int strip) const;
-  // Whether a large output of the program is read by no member outside this strip.
+  // Whether the variable is a large output of the program that is read by no member outside this strip.
   bool IsStreamed(VarId var, int strip) const;
-  // Whether all rows of a broadcast with this period are one row, and only steps read it.
+  // Whether all rows of a broadcast with this period are equal, and only steps read it.
   bool IsOneRow(VarId var, FusedRole role, int64_t period) const;
   void Add(const FusedMember& member, int index);
   void AddReduction(const Equation& eqn, FusedRole role, int index);
   void AddBroadcast(const Equation& eqn, FusedRole role);
   void AddElementwise(const Equation& eqn, ElementwiseFn fn, FusedRole role, int index);
   void AddStrip(int first, int last);
-  // Whether an instruction for each piece does, of those so far.
+  // Whether any instruction so far that runs for each piece reads the location.
   bool IsRead(const Location& location) const;
   // Whether it is a large operand of the group that no member has read yet.
   bool IsInMemory(VarId var, const Location& location) const;
-  // Of an operand with `width` elements in a row.
+  // The location of an operand with `width` elements in a row.
   Location LocationOf(VarId root, int64_t width, DType dtype) const;
   Location External(VarId root, int64_t row_bytes, int64_t element_bytes = 0) const {
     const auto it = std::find(in_.begin(), in_.end(), root);
     AQT_CHECK(it != in_.end());
     return {Location::Where::kIn, it - in_.begin(), row_bytes, element_bytes};
   }
-  // Where the result of member `index` goes.
+  // The location for the result of member `index`.
   Location Result(const Equation& eqn, FusedRole role, bool once);
   void GiveBack(int index);
-  // Notes which operands the result may overwrite: those that nobody reads from here on.
+  // Records which operands the result may overwrite: those that are not read after this member.
   void FindShared(const Equation& eqn, const Location& out, int index);
 
   const Program& program_;
   const absl::Span<const VarId> roots_;
   const FusedGroup& group_;
   const absl::Span<const VarId> in_, out_;
-  const int64_t block_columns_;  // not 0: blocks of matrices with so many columns are to be computed
+  const int64_t block_columns_;  // not 0: computes blocks of matrices with this many columns
   int64_t columns_ = 1, rows_ = 0, piece_rows_ = 0;
   absl::flat_hash_map<VarId, Location> made_;                        // by members so far
   absl::flat_hash_map<VarId, int> last_;                             // the member that reads a variable last
-  absl::flat_hash_map<VarId, std::pair<int64_t, int64_t>> scratch_;  // offset and bytes, of what is given back
+  absl::flat_hash_map<VarId, std::pair<int64_t, int64_t>> scratch_;  // offset and bytes of returned memory
   absl::flat_hash_map<VarId, std::vector<int>> readers_;             // members
-  std::vector<int> strips_;                                          // by member: the first of its strip, or -1
-  // Broadcasts of numbers, or of a number for each row, that are read where they are.
+  std::vector<int> strips_;                                          // by member: the first member of its strip, or -1
+  // Broadcasts of a number, or of one number per row, that are read in place.
   struct Numbers {
     VarId source;
     bool per_row;
   };
   absl::flat_hash_map<VarId, Numbers> numbers_;
-  absl::flat_hash_set<VarId> one_rows_;          // broadcasts of which only one row is made
+  absl::flat_hash_set<VarId> one_rows_;          // broadcasts stored as one row
   absl::flat_hash_map<VarId, bool> read_whole_;  // operands of which a piece reads other rows than its own
   ArenaLayout layout_, kept_;
   std::shared_ptr<FusedProgram> fused_ = std::make_shared<FusedProgram>();
   std::vector<std::pair<int, int>> may_share_;
-  // An f32 matrix that a reduction is the first to read, and the instructions that fetch it, with their costs. Each
-  // fetches a part, so that memory is read all the time.
+  // An f32 matrix whose first reader is a reduction, and the instructions that prefetch it, with their costs. Each
+  // prefetches a part, so that memory is busy throughout.
   struct Ahead {
     Location matrix;
     std::vector<std::pair<size_t, int>> strips = {};
@@ -128,7 +128,7 @@ class Builder {
   std::vector<Ahead> ahead_;
 };
 
-// Whole periods of broadcast rows, if there is a choice: then they are copied only once.
+// Chooses full periods of broadcast rows if possible, so that they are copied only once.
 void Builder::ChooseColumns() {
   columns_ = std::max<int64_t>(group_.columns, 1);
   if (block_columns_ != 0) {
@@ -170,17 +170,17 @@ bool Builder::CanBeStep(const FusedMember& member) const {
   return std::holds_alternative<CompareOp>(eqn.op) || std::holds_alternative<SelectOp>(eqn.op);
 }
 
-// Of f32.
+// Whether the member is an f32 sum of rows.
 bool Builder::IsRowSum(const FusedMember& member) const {
   const Equation& eqn = EquationOf(member);
   return member.role == FusedRole::kReduceRows && std::get<ReduceOp>(eqn.op).kind == kernels::ReduceKind::kSum &&
          program_.aval(eqn.in[0]).dtype == DType::kF32;
 }
 
-// Successive steps of one role are a strip, and sums of the rows that it makes. Broadcasts may stand between them if
-// they do not read what it makes. A step that reads one of the sums, or the bits of a result as another dtype, begins a
-// new strip: within one, only results themselves are passed on. A second sum of one value ends a strip. A cast by
-// itself is none.
+// Successive steps of one role form a strip, together with sums of the rows that it computes. Broadcasts that do not
+// read its results may stand between them. A step that reads one of the sums, or the bits of a result as another dtype,
+// begins a new strip: within a strip, only the results themselves are passed on. A second sum of the same value ends a
+// strip. A single cast is not a strip.
 void Builder::FindStrips() {
   absl::flat_hash_map<VarId, int> made_by;  // strips
   absl::flat_hash_set<VarId> sums, summed;
@@ -210,7 +210,7 @@ void Builder::FindStrips() {
         std::any_of(eqn.in.begin(), eqn.in.end(), [&](VarId var) { return is_made_here(var) && !is_passed_on(var); });
     if (is_cut || !CanBeStep(member)) strip = -1;
     if (!CanBeStep(member)) continue;
-    // As StripBuilder counts: values of bf16 and f16 are rounded, and arrays of them are widened.
+    // Counts like StripBuilder: values of bf16 and f16 are rounded, and arrays of them are widened.
     const auto is_small = [&](VarId var) { return SizeOf(program_.aval(var).dtype) == 2; };
     const auto is_small_array = [&](VarId var) { return is_small(var) && !is_made_here(var); };
     const auto own_steps = [&] {
@@ -225,7 +225,7 @@ void Builder::FindStrips() {
     strips_.back() = strip;
     made_by[eqn.out[0]] = strip;
   }
-  // Its kernel is faster than a strip of it.
+  // The kernel of a single cast is faster than a strip.
   for (size_t i = 0; i < strips_.size(); ++i) {
     const bool is_cast = std::holds_alternative<CastOp>(EquationOf(group_.members[i]).op);
     if (is_cast && std::count(strips_.begin(), strips_.end(), strips_[i]) == 1) strips_[i] = -1;
@@ -240,7 +240,7 @@ bool Builder::AllReaders(VarId var, const F& is_it) const {
   return readers == readers_.end() || std::all_of(readers->second.begin(), readers->second.end(), is_it);
 }
 
-// Whether there are readers, and all are steps of strips, of the one given if it is not -1.
+// Whether there are readers and all of them are steps of strips; of strip `strip`, if that is not -1.
 bool Builder::OnlyStepsRead(VarId var, int strip) const {
   return !IsOutput(var) && readers_.contains(var) &&
          AllReaders(var, [&](int reader) { return strips_[reader] >= 0 && (strip < 0 || strips_[reader] == strip); });
@@ -253,7 +253,7 @@ bool Builder::IsStreamed(VarId var, int strip) const {
          AllReaders(var, [&](int reader) { return strips_[reader] == strip; });
 }
 
-// Broadcasts of numbers, or of an f32 number for each row, that only steps read.
+// Broadcasts of numbers, or of an f32 number per row, that only steps read.
 void Builder::FindNumbers() {
   absl::flat_hash_set<VarId> made;  // by members so far
   for (const FusedMember& member : group_.members) {
@@ -347,7 +347,7 @@ void Builder::AddElementwise(const Equation& eqn, ElementwiseFn fn, FusedRole ro
   fused_->each.push_back(std::move(instruction));
 }
 
-// The steps first .. last, and between them broadcasts.
+// Adds the steps first .. last and the broadcasts between them.
 void Builder::AddStrip(int first, int last) {
   const FusedRole role = group_.members[first].role;
   const int64_t width = Width(role);
@@ -415,7 +415,7 @@ void Builder::AddStrip(int first, int last) {
       if (!is_f32) kernels::Convert(number_dtypes[i], number, DType::kF32, 1, &widened[i]);
       numbers_of_call[i] = is_f32 ? static_cast<const float*>(number) : &widened[i];
     }
-    // A line that was read to be updated is in the caches already.
+    // A line that was read to be updated is already in the caches.
     uint32_t past_caches = streamed;
     for (uint32_t left = streamed; left != 0; left &= left - 1) {
       const void* const out = call.out[std::countr_zero(left)];
@@ -432,7 +432,7 @@ void Builder::AddStrip(int first, int last) {
                      call.prepared);
   };
   instruction.run = [num_arrays, num_numbers = number_dtypes.size(), width](const FusedCall& call) {
-    // Only those for each row are read, which are f32.
+    // Only numbers per row are read; they are f32.
     const float* numbers_of_call[kernels::StripBuilder::kMaxOperands];
     for (size_t i = 0; i < num_numbers; ++i) numbers_of_call[i] = static_cast<const float*>(call.in[num_arrays + i]);
     kernels::StripFunction::Run({.arrays = call.in,
@@ -467,7 +467,7 @@ void Builder::AddBroadcast(const Equation& eqn, FusedRole role) {
   const int64_t width = Width(role), size = SizeOf(to.dtype);
   const VarId source = Root(eqn.in[0]);
   Instruction instruction;
-  if (const auto it = made_.find(source); it != made_.end()) {  // an element of each row
+  if (const auto it = made_.find(source); it != made_.end()) {  // one element per row
     instruction.in = {it->second};
     instruction.run = [width, size](const FusedCall& call) {
       StridedCopy({call.rows, width}, {1, 0}, 0, size).Run(call.in[0], call.out[0]);
@@ -482,7 +482,7 @@ void Builder::AddBroadcast(const Equation& eqn, FusedRole role) {
   instruction.in = {External(source, 0)};
   if (IsOneRow(eqn.out[0], role, period)) {
     one_rows_.insert(eqn.out[0]);
-    if (period == columns_ && from.shape.num_elements() == columns_) {  // it is one already
+    if (period == columns_ && from.shape.num_elements() == columns_) {  // it is one row already
       made_[eqn.out[0]] = {Location::Where::kIn, External(source, 0).offset, 0, size};
       return;
     }

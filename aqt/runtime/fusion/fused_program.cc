@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kMinPiecesPerPart = 2;
 constexpr int64_t kPartsPerThread = 4;  // threads may be interrupted
 
-// Memory of one thread, which grows to what the largest group needs.
+// Memory of one thread, which grows to the needs of the largest group.
 class ThreadMemory {
  public:
   char* Get(int64_t bytes) {

@@ -18,7 +18,7 @@ namespace aqt::internal {
 namespace {
 
 constexpr size_t kMaxMembers = 64;
-constexpr size_t kMaxVisits = 256;  // of a search; what takes longer is not fused
+constexpr size_t kMaxVisits = 256;  // limit of a search; beyond it, groups are not fused
 
 class Fuser {
  public:
@@ -34,20 +34,20 @@ class Fuser {
   std::vector<FusedGroup> Fuse() &&;
 
  private:
-  // What a group reads of the equations outside of it.
+  // A variable that a group reads from equations outside it.
   struct Read {
     VarId var;     // a root
-    bool is_part;  // a piece of it at a time
+    bool is_part;  // read piece by piece
   };
   struct Group {
     FusedGroup fused;
     bool can_grow = false;
     std::vector<Read> reads;
-    std::vector<int> readers;  // groups, some of them several times
+    std::vector<int> readers;  // groups, possibly repeated
     int last = 0;              // equation
-    // The largest `last` of this group and of all that it needs: no group needs one of a larger horizon.
+    // The largest `last` of this group and of all groups that it needs: no group needs one with a larger horizon.
     int horizon = 0;
-    int joined = -1;  // the group that this one became a part of
+    int joined = -1;  // the group that absorbed this one
   };
   // An equation that is to join some groups, and the broadcasts that it takes along.
   struct Candidate {
@@ -55,14 +55,14 @@ class Fuser {
     FusedRole role;
     int64_t elements, columns;  // of the group
     std::vector<Read> reads;
-    absl::InlinedVector<int, 3> groups;      // in which operands are made, each once
+    absl::InlinedVector<int, 3> groups;      // the distinct groups that produce its operands
     absl::InlinedVector<int, 3> broadcasts;  // equations
   };
 
   VarId Root(VarId var) const { return roots_[var]; }
   int64_t Elements(VarId var) const { return program_.aval(var).shape.num_elements(); }
   bool IsBroadcast(int eqn) const { return eqn >= 0 && std::holds_alternative<BroadcastOp>(program_.eqns[eqn].op); }
-  // The group that makes a variable, or what it is broadcast from; -1 if it is not made by an equation.
+  // The group that produces a variable or, for a broadcast, its source; -1 if no equation produces it.
   int MakerOf(VarId root) {
     int producer = producer_[root];
     while (IsBroadcast(producer)) producer = producer_[Root(program_.eqns[producer].in[0])];
@@ -91,10 +91,11 @@ class Fuser {
   const Program& program_;
   const absl::Span<const VarId> roots_;
   const std::vector<bool>& runs_;
-  std::vector<int> producer_;        // by variable: the equation that makes it
-  std::vector<FusedRole> role_;      // by variable: of the member that makes it
-  std::vector<int> group_of_;        // by equation; those of broadcasts are the groups of their own
-  std::vector<bool> is_read_whole_;  // by variable made by a broadcast: not only by members of groups
+  std::vector<int> producer_;        // by variable: the equation that produces it
+  std::vector<FusedRole> role_;      // by variable: the role of the member that produces it
+  std::vector<int> group_of_;        // by equation; a broadcast has its own group here
+  std::vector<bool> is_read_whole_;  // by variable produced by a broadcast: whether anything but members of groups
+                                     // reads it
   std::vector<Group> groups_;
   std::vector<bool> is_emitted_;
 };
@@ -108,13 +109,13 @@ int Fuser::NewGroup(int eqn, bool can_grow) {
   return group_of_[eqn];
 }
 
-// Whether the broadcast of an element for each row gives the rows of the group's matrices.
+// Whether the broadcast of one element per row gives the rows of the group's matrices.
 bool Fuser::SpreadsRows(const Equation& broadcast, const FusedGroup& group) const {
   if (group.columns == 0 || Elements(broadcast.out[0]) != group.elements) return false;
   const auto& op = std::get<BroadcastOp>(broadcast.op);
   const Shape& from = program_.aval(broadcast.in[0]).shape;
   if (from.num_elements() * group.columns != group.elements) return false;
-  // Axes that are not of `from` come last.
+  // Axes that are not in `from` come last.
   int64_t rows = 1;
   for (int64_t axis = 0; axis < op.shape.rank() && rows < from.num_elements(); ++axis) {
     const auto it = std::find(op.axes.begin(), op.axes.end(), axis);
@@ -157,7 +158,7 @@ void Fuser::AddOperand(VarId operand, Candidate& candidate) {
     const bool is_matrix = made == FusedRole::kFull, is_row = made == FusedRole::kRow || made == FusedRole::kReduceRows;
     const bool wants_row = candidate.role == FusedRole::kRow;
     if (is_row && candidate.role == FusedRole::kFull && candidate.columns == 0 && candidate.groups.empty()) {
-      // An operation on what the rows were reduced to.
+      // An operation on the results of a row reduction.
       candidate.role = FusedRole::kRow;
       candidate.elements = fused.elements;
       candidate.columns = fused.columns;
@@ -198,7 +199,7 @@ std::optional<Fuser::Candidate> Fuser::CandidateOf(int index) {
   return candidate;
 }
 
-// Whether one of `from` is one of `to`, or needs one.
+// Whether a group of `from` is in `to`, or needs one of `to`.
 bool Fuser::Reaches(absl::Span<const int> from, absl::Span<const int> to) {
   int least = groups_[to[0]].horizon;
   for (const int group : to) least = std::min(least, groups_[group].horizon);
@@ -256,7 +257,7 @@ bool Fuser::Join(const Candidate& candidate) {
     size_t size = fused.members.size() + 1 + candidate.broadcasts.size();
     for (const int other : members) size += groups_[other].fused.members.size();
     if (size > kMaxMembers) continue;
-    // No way from a member to another one may lead outside, nor may a member need the whole of what another one makes.
+    // No path between two members may leave the group, nor may a member need another member's complete result.
     absl::InlinedVector<int, 3> all = members;
     all.push_back(group);
     std::vector<int> outside;
@@ -315,8 +316,8 @@ void Fuser::AddMembers(const Candidate& candidate, int index) {
   role_[program_.eqns[candidate.eqn].out[0]] = candidate.role;
 }
 
-// The group after all that it reads. The groups that it reads are emitted already, except those that have grown past
-// this one's end.
+// Emits the group after all groups that it reads. They are emitted already, except those that have grown past this
+// one's end.
 void Fuser::Emit(int index, std::vector<FusedGroup>& order) {
   if (is_emitted_[index]) return;
   is_emitted_[index] = true;
@@ -345,7 +346,7 @@ std::vector<FusedGroup> Fuser::Fuse() && {
     if (!runs_[i] || IsBroadcast(index)) continue;
     if (const std::optional<Candidate> candidate = CandidateOf(index)) {
       if (Join(*candidate)) continue;
-      // A group of its own. What was taken for a row is a matrix there.
+      // A separate group. A row operation becomes a matrix operation there.
       Candidate alone = *candidate;
       if (alone.role == FusedRole::kRow) {
         alone.role = FusedRole::kFull;
@@ -376,7 +377,7 @@ std::vector<FusedGroup> Fuser::Fuse() && {
     groups_[group].fused.members = {{index, FusedRole::kFull}};
     groups_[group].reads = {{source, false}};
   }
-  // In the order of their last equations.
+  // Sorts groups by their last equations.
   std::vector<int> by_end;
   for (size_t i = 0; i < groups_.size(); ++i) {
     if (groups_[i].joined < 0) by_end.push_back(static_cast<int>(i));

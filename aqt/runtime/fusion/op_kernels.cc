@@ -27,9 +27,9 @@ OpKernel Elementwise(ElementwiseFn fn, size_t operands, const Aval& out, bool in
   return kernel;
 }
 
-// Of [outer, k, inner] over k.
+// Reduces [outer, k, inner] over k.
 OpKernel ReduceMiddle(kernels::ReduceKind kind, DType dtype, int64_t outer, int64_t k, int64_t inner) {
-  constexpr int64_t kColumns = 512;  // whose partial results stay in the first-level cache
+  constexpr int64_t kColumns = 512;  // partial results of this many stay in the first-level cache
   if (inner == 1) {
     return {
         .run = [=](const KernelCall& call) { kernels::ReduceRows(kind, dtype, call.in[0], outer, k, call.out[0]); }};
@@ -79,7 +79,7 @@ OpKernel Concatenation(const ConcatenateOp& op, absl::Span<const Aval> in, const
   }};
 }
 
-// With zeros.
+// Pads with zeros.
 OpKernel Padding(const PadOp& op, const Aval& in, const Aval& out) {
   const Strides strides = DenseStrides(in.shape);
   std::vector<kernels::PadAxis> axes;

@@ -13,7 +13,8 @@ namespace aqt::internal {
 namespace {
 
 constexpr int64_t kBlock = 16;  // rows and columns that a transpose moves at a time
-// Waking a thread pays off from about two parts. More parts than threads, because threads may be interrupted.
+// Waking a thread pays off from about two parts on. There are more parts than threads, because threads may be
+// interrupted.
 constexpr int64_t kPartBytes = 128 << 10, kPartsPerThread = 4;
 
 }  // namespace
@@ -106,7 +107,7 @@ void StridedCopy::Part(const T* source, int64_t first, int64_t count, T* out) co
 
 int64_t StridedCopy::BandsOfMatrix() const { return (axes_[axes_.size() - 2].extent + kBlock - 1) / kBlock; }
 
-// The last axis jumps in the source, the one before is contiguous there.
+// The last axis is strided in the source; the one before it is contiguous there.
 template <class T>
 void StridedCopy::Transposed(const T* source, int64_t first_band, int64_t end_band, T* out) const {
   const Axis rows = axes_[axes_.size() - 2], columns = axes_.back();
@@ -137,7 +138,7 @@ void StridedCopy::Run(const void* source, void* out, Executor* executor) const {
   if (num_elements_ == 0) return;
   const size_t rank = axes_.size();
   const bool transposes = rank >= 2 && axes_[rank - 1].stride > 1 && axes_[rank - 2].stride == 1;
-  // What is divided: elements, or bands.
+  // The work is divided into elements, or into bands.
   int64_t count = num_elements_;
   if (transposes) count = num_elements_ / (axes_[rank - 2].extent * axes_[rank - 1].extent) * BandsOfMatrix();
   const auto run = [&](int64_t first, int64_t end) {

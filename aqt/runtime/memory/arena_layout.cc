@@ -33,7 +33,7 @@ int64_t ArenaLayout::Take(int64_t bytes) {
   }
   int64_t offset = end_;
   if (!free_.empty() && std::prev(free_.end())->first + std::prev(free_.end())->second == end_) {
-    offset = std::prev(free_.end())->first;  // a free range at the end is lengthened
+    offset = std::prev(free_.end())->first;  // a free range at the end is extended
     RemoveFree(std::prev(free_.end()));
   }
   end_ = offset + bytes;

@@ -10,7 +10,7 @@
 namespace aqt::internal {
 
 struct ArrayPool::Kept {
-  // Room for `bytes` more in use. Frees kept memory, the largest first, when there would be too much.
+  // Makes room for `bytes` more in use. Frees kept memory, the largest first, if the total would exceed the limit.
   void MakeRoom(int64_t bytes) {
     while (!by_bytes.empty() && used + kept + bytes > most) {
       const auto largest = std::prev(by_bytes.end());
