@@ -21,7 +21,7 @@ namespace {
 constexpr int64_t kMaxElements = 2000;
 constexpr DType kFloats[] = {DType::kF32, DType::kBF16, DType::kF16, DType::kF64};
 
-// An operation with attributes for operands drawn from `values`, which may not fit.
+// An operation with attributes for operands drawn from `values`. It may not fit.
 struct Attempt {
   Op op;
   std::vector<size_t> operands;
@@ -29,10 +29,10 @@ struct Attempt {
 
 class Drawing {
  public:
-  // The first `args` of the values are the arguments of the program.
+  // The first `args` values are the arguments of the program.
   Drawing(uint64_t seed, absl::Span<const Value> values, size_t args) : random_(seed), values_(values), args_(args) {}
 
-  // One more operation like `op`, or nullopt if it does not fit.
+  // Another operation like `op`, or nullopt if it does not fit.
   std::optional<Attempt> Draw(const Op& op) {
     Attempt attempt{op, {}};
     attempt.operands = {Pick()};
@@ -45,12 +45,12 @@ class Drawing {
   }
 
  private:
-  // Later values more often.
+  // Picks later values more often.
   size_t Pick() {
     const int64_t n = static_cast<int64_t>(values_.size());
     return static_cast<size_t>(std::max(random_.Below(n), random_.Below(n)));
   }
-  // One with this aval, if there is any besides; otherwise any.
+  // A value with this aval, if there is another one; otherwise any value.
   size_t Like(const Aval& aval) {
     for (int i = 0; i < 20; ++i) {
       const size_t candidate = Pick();
@@ -111,7 +111,7 @@ class Drawing {
                                  DType::kS32, DType::kS32, DType::kBool, DType::kS8,  DType::kE4M3FN};
     op.dtype = kDTypes[random_.Below(std::size(kDTypes))];
   }
-  // The payload of a NaN is not promised, so its bits must not be seen: no float that was computed.
+  // The payload of a NaN is not promised, so its bits must not be visible: no computed float.
   void Fill(BitcastOp& op, In& in) {
     while (in[0] >= args_ && IsFloat(X(in).dtype)) in = {Pick()};
     constexpr DType kDTypes[] = {DType::kF32, DType::kS32, DType::kU32,  DType::kF16, DType::kBF16,
@@ -160,7 +160,7 @@ class Drawing {
       op.limit.push_back(op.start.back() + random_.Below(extent - op.start.back() + 1));
       op.stride.push_back(1 + random_.Below(2));
     }
-    if (random_.Below(2) == 0) op.start.assign(op.start.size(), 0);  // less often empty
+    if (random_.Below(2) == 0) op.start.assign(op.start.size(), 0);  // empty less often
   }
   void Fill(PadOp& op, In& in) {
     const int64_t rank = X(in).shape.rank();
@@ -264,7 +264,7 @@ std::vector<Array> RandomProgramArgs(uint64_t seed) {
     args.push_back(RandomArray(aval, seed++, aval.dtype == DType::kU32 || aval.dtype == DType::kBool ? 0 : -2,
                                aval.dtype == DType::kU32 ? 1e9 : 2));
   }
-  // Half of it is false.
+  // One third is true.
   ArrayBuilder bools(DType::kBool, {4, 6});
   for (int64_t i = 0; i < 24; ++i) bools.Mutable<bool>()[i] = i % 3 == 0;
   args[9] = std::move(bools).Build();
@@ -277,7 +277,8 @@ std::vector<Value> RandomFunction(uint64_t seed, int steps, absl::Span<const Val
   std::vector<bool> used(values.size(), false);
   Random random(seed);
   for (int step = 0; step < steps; ++step) {
-    // So many draws for each step, whether earlier ones fit or not: a program with fewer steps is a beginning.
+    // Every step makes the same number of draws, whether earlier ones fit or not: a program with fewer steps is a
+    // prefix.
     const Op& op = ops[random.Below(static_cast<int64_t>(ops.size()))];
     const uint64_t first = random.Next();
     for (uint64_t attempt = 0; attempt < 50; ++attempt) {
