@@ -65,7 +65,7 @@ TEST(BasicOpsTest, Elementwise) {
   ExpectGives([](In x) { return ops::StopGradient(x[0]); }, ab, ab[0]);
 }
 
-// Arguments for which the results are exact.
+// Arguments with exact results.
 TEST(BasicOpsTest, Functions) {
   const std::vector<Array> x = {Vec<float>({0, 4, -2})};
   ExpectGives([](In x) { return ops::Sign(x[0]); }, x, Vec<float>({0, 1, -1}));
@@ -213,7 +213,7 @@ TEST(BasicOpsTest, TakeAndScatterAdd) {
               Array::Of<float>({5, 6, 1, 2, 5, 6, 1, 2, 5, 6, 3, 4}, {2, 3, 2}));
   ExpectGives([](In in) { return ops::Take(in[0], in[1], -1); }, {x, Vec<int32_t>({1})},
               Array::Of<float>({2, 4, 6}, {3, 1}));
-  ExpectGives([](In in) { return ops::Take(in[0], 1); }, {x}, Vec<float>({3, 4}));  // a number has no axes
+  ExpectGives([](In in) { return ops::Take(in[0], 1); }, {x}, Vec<float>({3, 4}));  // a scalar index has no axes
   ExpectGives([](In in) { return ops::Take(in[0], in[1]); },
               {Array::Zeros(DType::kBool, {0, 2}), Array::Zeros(DType::kS32, {0})}, Array::Zeros(DType::kBool, {0, 2}));
   const Array updates = Array::Of<float>({1, 10, 100, 1000, 1e4, 1e5}, {2, 3});
@@ -260,7 +260,7 @@ TEST(BasicOpsTest, CastsAndProducts) {
               Array::Zeros(DType::kF32, {2, 3, 5}));
 }
 
-// Every dtype passes through the operations that only move data.
+// Operations that only move data accept every dtype.
 TEST(BasicOpsTest, MovementTakesEveryDtype) {
   for (int d = 0; d < kNumDTypes; ++d) {
     const Array x = testing::RandomArray({static_cast<DType>(d), {3, 2}}, d);

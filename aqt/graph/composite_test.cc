@@ -74,7 +74,7 @@ TEST(CompositeTest, RefusalsSurface) {
 }
 
 // y = x * w in a fused form, with a statistic as its second output. When a gradient is taken, another composite also
-// returns what the backward pass needs; the backward pass is one equation, and Eval knows which outputs are needed.
+// returns the residuals; the backward pass is one equation, and its Eval is told which outputs are needed.
 struct Log {
   std::vector<std::string> lines;
 };
@@ -167,10 +167,10 @@ out %16 stat "grad(fc1)/max"
 )text");
   absl::StatusOr<std::vector<Array>> got = Eval(*gradient, args);
   ASSERT_THAT(got, IsOk());
-  // The first layer's input needs no gradient, and its equation's Eval knows that.
+  // The first layer's input needs no gradient, and its equation's Eval is told so.
   EXPECT_THAT(log.lines, ElementsAre("backward needs 111", "backward needs 011"));
 
-  // Against the gradient of the expanded program, bit for bit.
+  // Compares with the gradient of the expanded program, bit for bit.
   absl::StatusOr<Program> expanded = Rewrite(*program, [](const Equation& eqn, In in) {
     const CompositeOp* op = std::get_if<CompositeOp>(&eqn.op);
     return op != nullptr ? op->impl->Expand(in) : BindAgain(eqn, in);
@@ -183,7 +183,7 @@ out %16 stat "grad(fc1)/max"
   EXPECT_TRUE(BitEqual((*got)[0], (*want)[0]));
 }
 
-// A composite whose fused form breaks its promise gives an error, not a wrong result.
+// A composite whose fused form breaks its contract gives an error, not a wrong result.
 class Liar : public Square {
  public:
   std::string Name() const override { return "liar"; }

@@ -46,7 +46,7 @@ TraceContext& CurrentContext();
 // Keeps `status` as the trace's error if a trace is active and has none yet.
 void ReportError(const absl::Status& status);
 
-// Restores the whole context when it is destroyed.
+// Restores the context when it is destroyed.
 class SaveContext {
  public:
   SaveContext() : saved_(CurrentContext()) {}

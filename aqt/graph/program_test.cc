@@ -87,7 +87,7 @@ TEST(TextTest, Constants) {
   EXPECT_EQ(ConstantText(Array::Scalar(0.1)), "const %0: f64[] = 0.10000000000000001\nout %0 data \"0\"\n");
   EXPECT_THAT(ConstantText(Array::Of<bool>({true, false}, {2})), HasSubstr("= {1, 0}"));
   EXPECT_THAT(ConstantText(Array::Scalar(std::numeric_limits<uint32_t>::max())), HasSubstr("= 4294967295"));
-  // Neighbours that a double cannot distinguish.
+  // Adjacent integers that a double cannot distinguish.
   EXPECT_THAT(ConstantText(Array::Scalar(int64_t{9007199254740993})), HasSubstr("s64[] = 9007199254740993\n"));
   EXPECT_THAT(ConstantText(Array::Of<int64_t>({-9007199254740993, 5}, {2})), HasSubstr("= {-9007199254740993, 5}"));
   EXPECT_THAT(ConstantText(Array::Zeros(DType::kF32, {0})), HasSubstr("= {}"));

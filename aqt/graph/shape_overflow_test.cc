@@ -1,5 +1,5 @@
-// Extents near 2^62: no sum or product of them wraps around to a shape that looks legal. Worth running with
-// --config=ubsan, where each unchecked operation is an error.
+// Extents near 2^62: no sum or product of them wraps around to a shape that looks legal. Also run with --config=ubsan,
+// where each unchecked operation is an error.
 
 #include <cstdint>
 #include <limits>
@@ -45,7 +45,7 @@ TEST(ShapeOverflowTest, Pad) {
   const auto pad = [](int64_t n, int64_t low, int64_t high, int64_t interior) {
     return ops::Pad(Vector(n), {low}, {high}, {interior}).status();
   };
-  // low + extent + high: 2^62 + 2 + (2^63 - 1) is a small number modulo 2^64, and so on.
+  // low + extent + high: 2^62 + 2 + (2^63 - 1) is a small number modulo 2^64, for example.
   EXPECT_THAT(pad(2, k62, k62, 0), FailsWith(kInvalid, {"pad", "exceeds 2^63 - 1", "low 4611686018427387904"}));
   EXPECT_THAT(pad(2, kMax, kMax, 0), FailsWith(kInvalid, {"exceeds 2^63 - 1"}));
   EXPECT_THAT(pad(2, kMax, kMax, 3), FailsWith(kInvalid, {"exceeds 2^63 - 1"}));
@@ -53,17 +53,17 @@ TEST(ShapeOverflowTest, Pad) {
   EXPECT_THAT(pad(5, 0, 0, kMax), FailsWith(kInvalid, {"exceeds 2^63 - 1"}));
   EXPECT_THAT(pad(2, k62, 0, 0), FailsWith(kInvalid, {"more elements than fit into memory"}));
   EXPECT_THAT(pad(0, 0, kMax, kMax), FailsWith(kInvalid, {"more elements"}));
-  // What is taken away may be large, too.
+  // The number of removed elements may also be large.
   EXPECT_THAT(pad(2, std::numeric_limits<int64_t>::min(), kMax, 0), FailsWith(kInvalid, {"exceeds 2^63 - 1"}));
   EXPECT_THAT(pad(2, 0, std::numeric_limits<int64_t>::min(), 0), FailsWith(kInvalid, {"takes more elements away"}));
   EXPECT_THAT(pad(2, -k62, k62, 0), IsOk());
   EXPECT_THAT(pad(2, k62, -k62, 0), IsOk());
   EXPECT_THAT(pad(2, -k62, -k62, kMax - 1), FailsWith(kInvalid, {"exceeds 2^63 - 1"}));
   EXPECT_THAT(pad(2, -k62 + 1, -k62 + 1, kMax - 2), IsOk());
-  // Two axes, each legal.
+  // Two axes, each of them legal.
   EXPECT_THAT(ops::Pad(Value(Array::Zeros(DType::kF32, {1, 1})), {k32 - 1, k32 - 1}, {0, 0}).status(),
               FailsWith(kInvalid, {"[4294967296,4294967296]", "more elements"}));
-  // Nothing lies between fewer than two elements.
+  // With fewer than two elements there is no interior.
   for (const int64_t interior : {k62, kMax}) {
     const Value padded = ops::Pad(Value(Array::Of<float>({7}, {1})), {1}, {2}, {interior});
     ASSERT_THAT(padded.status(), IsOk());
@@ -102,7 +102,7 @@ TEST(ShapeOverflowTest, OtherOperations) {
   const Value x = Vector(1);
   EXPECT_THAT(ops::BroadcastTo(x, {k40, k40}).status(), FailsWith(kInvalid, {"broadcast", "more elements"}));
   EXPECT_THAT(ops::BroadcastTo(x, {k62, 4, 1}).status(), FailsWith(kInvalid, {"more elements"}));
-  // Sliced by a stride near 2^63: one element.
+  // A slice with a stride near 2^63 has one element.
   EXPECT_EQ(ops::Slice(Vector(4), {1}, {4}, {kMax}).shape(), (Shape{1}));
   const Value two = Value(Array::Of<float>({1, 2, 3, 4}, {2, 2}));
   EXPECT_TRUE(BitEqual(*ops::Slice(two, {1, 1}, {2, 2}, {k62, kMax}).array(), Array::Of<float>({4}, {1, 1})));
@@ -140,7 +140,7 @@ TEST(ShapeOverflowTest, Inputs) {
                          return Values{InputSlot({SlotKind::kParam, "w"}, {DType::kF32, shape})};
                        }),
                 FailsWith(kInvalid, {"input param \"w\"", shape.ToString()}));
-    // What is computed from a refused input is poisoned, not computed.
+    // A value computed from a refused input is poisoned, not computed.
     EXPECT_THAT(Traced({1},
                        [&](In) {
                          const Value w = InputSlot({SlotKind::kParam, "w"}, {DType::kF32, shape});

@@ -189,7 +189,7 @@ TEST(TraceTest, ABranchOnDataIsAnError) {
   EXPECT_THAT(testing::TraceWith(branching, {Array::Scalar(3.0f)}),
               FailsWith(absl::StatusCode::kFailedPrecondition,
                         {"value [gate]", "traced f32[]", "ops::Select", "trace_test.cc:"}));
-  // Ignoring ToArray's status does not help.
+  // Ignoring the status of ToArray does not hide the error.
   EXPECT_THAT(testing::TraceWith(
                   [](In in) {
                     in[0].ToArray().status().IgnoreError();
@@ -349,7 +349,7 @@ TEST(SlotTest, Errors) {
               FailsWith(absl::StatusCode::kAlreadyExists, {"key \"noise\"", "twice"}));
   EXPECT_THAT(InputSlot(key, {DType::kU32, {2}}).ToArray(),
               FailsWith(absl::StatusCode::kFailedPrecondition, {"no trace is active"}));
-  WriteSlot(key, Value(Array::Scalar(1.0f)));  // nothing happens
+  WriteSlot(key, Value(Array::Scalar(1.0f)));  // no effect
   const Input twice{key, {DType::kU32, {2}}};
   EXPECT_THAT(Trace([](In) { return Values{}; }, {twice, twice}),
               FailsWith(absl::StatusCode::kInvalidArgument, {"two inputs", "key \"noise\""}));

@@ -24,7 +24,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using Values = std::vector<Value>;
 
-// Two layers, and a sum with what came before them.
+// Two layers, and a sum with the value before them.
 Program TwoLayers() {
   const auto fn = [](absl::Span<const Value> in) {
     const NamedScope mlp("mlp");
@@ -132,7 +132,7 @@ TEST(DrawTest, Svg) {
 )");
 }
 
-// Whatever the program, there is a box for all that is drawn, and an arrow for each that Graphviz gets.
+// For any program, there is a box for everything drawn, and an arrow for each arrow that Graphviz gets.
 TEST(DrawTest, RandomProgramsAreDrawn) {
   const auto count = [](const std::string& text, const std::string& word) {
     int n = 0;

@@ -22,7 +22,7 @@ namespace {
 const Aval kVector{DType::kF32, {3}};
 const Slot kX{SlotKind::kData, "x"}, kY{SlotKind::kData, "y"};
 
-// (x * y, exp(x)), in one piece or in a call.
+// (x * y, exp(x)), inline or in a call.
 std::vector<Value> Body(absl::Span<const Value> in) { return {in[0] * in[1], ops::Exp(in[0])}; }
 
 Program Loss(bool call) {

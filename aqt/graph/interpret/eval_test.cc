@@ -82,7 +82,7 @@ TEST(EvalTest, TheNanWatchNamesTheEquationWhereANanAppears) {
                         {"log [f]: a NaN appears, from operands without one: 1 of 2 elements of output 0, f32[2], are ",
                          "not finite; the first is nan at [0]; operands f32[2]; at ", "eval_test.cc:"}));
   EXPECT_THAT(Eval(LogOfDifference(), {Array::Of<float>({4, 4}, {2}), w}, hooks), IsOk());
-  // Operands that are already not finite are not the equation's fault.
+  // Non-finite operands are not the equation's fault.
   const float inf = std::numeric_limits<float>::infinity();
   EXPECT_THAT(Eval(LogOfDifference(), {Array::Of<float>({inf, 4}, {2}), w}, hooks), IsOk());
 }
@@ -115,12 +115,12 @@ TEST(EvalTest, BySlots) {
   ASSERT_THAT(out, IsOk());
   EXPECT_EQ(out->size(), 3u);
   EXPECT_TRUE(BitEqual(out->at({SlotKind::kData, "0"}), Array::Zeros(DType::kF32, {2})));
-  EXPECT_THAT(EvalSlots(LogOfDifference(), {{{SlotKind::kData, "w"}, Array::Scalar(1.0f)},  // another kind
+  EXPECT_THAT(EvalSlots(LogOfDifference(), {{{SlotKind::kData, "w"}, Array::Scalar(1.0f)},  // of another kind
                                             {{SlotKind::kData, "x"}, Array::Of<float>({3, 2}, {2})}}),
               FailsWith(absl::StatusCode::kNotFound, {"param \"w\"", "f32[2]"}));
 }
 
-// Claims two threads, and counts the calls.
+// Claims to have two threads, and counts the calls.
 class CountingExecutor final : public Executor {
  public:
   int NumThreads() const override { return 2; }
@@ -150,7 +150,7 @@ TEST(EvalTest, ContractionsUseTheGivenThreads) {
     ASSERT_THAT(together, IsOk());
     EXPECT_GT(executor.calls, 0);
     EXPECT_TRUE(BitEqual((*together)[0], (*alone)[0]));
-    // A trace that starts inside does not take the threads away.
+    // A trace that starts inside keeps the threads.
     const int calls = executor.calls;
     ASSERT_THAT(TraceWith([&](In) { return Values{Value((*Eval(*program, {lhs, rhs}))[0])}; }, {}), IsOk());
     EXPECT_GT(executor.calls, calls);

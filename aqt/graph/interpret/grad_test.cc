@@ -47,7 +47,7 @@ void PrintTo(const RuleCase& c, std::ostream* os) { *os << c.name; }
 
 class RuleTest : public ::testing::TestWithParam<RuleCase> {};
 
-// The random arguments stay clear of kinks: no element is near 0, no two are equal.
+// The random arguments avoid kinks: no element is near 0, and no two are equal.
 TEST_P(RuleTest, AgreesWithDifferenceQuotients) {
   const RuleCase& c = GetParam();
   EXPECT_THAT(CheckGradients([&](In in) { return Values{c.fn(in)}; }, c.args), IsOk());
@@ -205,7 +205,7 @@ double GradientAt(const std::function<Value(In)>& fn, double x) {
   return GradientsAt(fn, {Scalar64(x)})[0].View<double>()[0];
 }
 
-// As JAX has them.
+// Gradients as in JAX.
 TEST(GradTest, EndsAndRounding) {
   for (const auto& [x, want] : {std::pair(-1.0, 0.0), std::pair(0.5, 1.0), std::pair(2.0, 0.0), std::pair(3.0, 0.0)}) {
     EXPECT_EQ(GradientAt([](In in) { return ops::Clamp(-1.0, in[0], 2.0); }, x), want) << x;
@@ -215,17 +215,17 @@ TEST(GradTest, EndsAndRounding) {
   EXPECT_EQ(GradientAt([](In in) { return ops::IntegerPow(in[0], 2); }, 0), 0);
   EXPECT_EQ(GradientAt([](In in) { return ops::Pow(in[0], 2.0); }, -3), -6);
   EXPECT_EQ(GradientAt([](In in) { return ops::Pow(0.0, in[0]); }, 2), 0);
-  // Products of others, where a quotient would be 0 / 0.
+  // Products of the other elements, where a quotient would be 0 / 0.
   const auto product = [](In in) { return ops::ReduceProd(in[0]); };
   EXPECT_TRUE(
       BitEqual(GradientsAt(product, {Array::Of<double>({0, 2, 3}, {3})})[0], Array::Of<double>({6, 0, 0}, {3})));
   EXPECT_TRUE(
       BitEqual(GradientsAt(product, {Array::Of<double>({0, 0, 3}, {3})})[0], Array::Of<double>({0, 0, 0}, {3})));
-  // Among equals the first of a window gets all.
+  // Among equal elements the first of a window gets the full cotangent.
   const auto pooled = [](In in) { return ops::ReduceWindowMax(in[0], {{2}, {}, {}, {}}); };
   EXPECT_TRUE(
       BitEqual(GradientsAt(pooled, {Array::Of<double>({1, 1, 1, 0}, {4})})[0], Array::Of<double>({1, 1, 1, 0}, {4})));
-  // The cotangent is rounded as the value is: 9.7 * 3.3 becomes 32.
+  // The cotangent is rounded like the value: 9.7 * 3.3 becomes 32.
   EXPECT_EQ(GradientAt([](In in) { return ops::ReducePrecision(in[0], 4, 3) * 9.7 * 3.3; }, 1), 32);
 }
 
@@ -271,8 +271,8 @@ out %12 data "grad(1)"
 )text");
 }
 
-// 8-bit floats have no sums: those of cotangents are in f32, and rounded. 1.125 three times is 3.375, between 3.25 and
-// 3.5 of e4m3fn, and becomes 3.5, the even one; 2 + 1.125 is 3.125, which becomes 3.
+// 8-bit floats have no sums: cotangents are added in f32 and rounded. 1.125 three times is 3.375, between 3.25 and 3.5
+// of e4m3fn, and becomes 3.5, the even one; 2 + 1.125 is 3.125, which becomes 3.
 TEST(GradTest, SumsOfCotangentsOfEightBitFloats) {
   for (const DType dtype : {DType::kE4M3FN, DType::kE5M2}) {
     const auto narrow = [&](const Value& x) { return ops::Cast(x, dtype); };
@@ -322,7 +322,7 @@ TEST(GradTest, ProgramText) {
   ASSERT_THAT(program, IsOk());
   absl::StatusOr<Program> both = ValueAndGrad(*program, {1});
   ASSERT_THAT(both, IsOk());
-  // No product for x, whose gradient nobody asked for.
+  // There is no product for x, whose gradient was not requested.
   EXPECT_EQ(ToText(*both), R"text(in %0: f32[2,3] data "x"
 in %1: f32[3,4] param "fc1/kernel"
 const %2: f32[] = 1
@@ -349,7 +349,7 @@ out %12 data "grad(fc1/kernel)"
   EXPECT_EQ(alone->outputs[1].slot.path, "grad(fc1/kernel)");
 }
 
-// Slices that are all of a value give the concatenation of their gradients; one without a gradient gives zeros.
+// Slices that cover a value give the concatenation of their gradients; one without a gradient gives zeros.
 TEST(GradTest, SlicesOfAllOfAValue) {
   const auto slice = [](const Value& x, int64_t from, int64_t to) { return ops::Slice(x, {0, from}, {2, to}); };
   const auto program_of = [](TracedFunction fn) {
@@ -371,7 +371,7 @@ TEST(GradTest, SlicesOfAllOfAValue) {
   });
   EXPECT_EQ(CountOps(all, "concatenate"), 1);
   EXPECT_THAT(gradient(all), ElementsAre(2, 2, 3, 3, 3, 2, 2, 3, 3, 3));
-  // They overlap; they leave a gap; the value has another use.
+  // Slices that overlap; slices that leave a gap; a value with another use.
   const auto sums = [](const Value& a, const Value& b) { return Values{ops::ReduceSum(a) + ops::ReduceSum(b * b)}; };
   for (const Program& other :
        {program_of([&](In x) { return sums(slice(x[0], 0, 3), slice(x[0], 2, 5)); }),
@@ -395,7 +395,7 @@ TEST(GradTest, GradientsAreProgramsAndCanBeDifferentiatedAgain) {
   EXPECT_EQ((*Eval(*second, {Scalar64(2)}))[0].View<double>()[0], 12);
 }
 
-// Of what the gradients of windows and rows are made of.
+// Second derivatives through the operations in the gradients of windows and rows.
 TEST(GradTest, SecondDerivatives) {
   const Array x = F64({4, 3}, 94);
   for (const auto& fn : std::vector<std::function<Value(In)>>{
@@ -440,7 +440,7 @@ TEST(GradTest, Errors) {
   EXPECT_THAT(grad_of(sum, {f}, {-1}), FailsWith(absl::StatusCode::kInvalidArgument, {"no input -1"}));
 }
 
-// The check itself must be able to fail.
+// Shows that the check itself can fail.
 TEST(CheckGradientsTest, SeesAWrongGradient) {
   EXPECT_THAT(CheckGradients([](In in) { return Values{in[0] * ops::StopGradient(in[0])}; }, {F64({3}, 1)}),
               FailsWith(absl::StatusCode::kInvalidArgument, {"argument 0, element 0"}));

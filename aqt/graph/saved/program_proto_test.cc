@@ -1,4 +1,4 @@
-// AQT_TEST_WRITE=FOLDER writes the files of testdata anew; only for a new version of the format, under new names.
+// AQT_TEST_WRITE=FOLDER writes new files for testdata. Use it only for a new version of the format, under new names.
 
 #include "aqt/graph/saved/program_proto.h"
 
@@ -115,7 +115,7 @@ TEST(ProgramProtoTest, EveryAlteredByteIsSeen) {
   }
 }
 
-// The records of a program, to be changed and written again.
+// The records of a program, to be modified and written again.
 std::vector<SavedRecord> Records(const std::string& bytes) {
   std::vector<SavedRecord> records;
   for (size_t at = 12; at < bytes.size();) {
@@ -145,7 +145,7 @@ std::string Written(const std::vector<SavedRecord>& records) {
   return out;
 }
 
-// What is well formed but says nonsense.
+// Bytes that are well formed but meaningless.
 TEST(ProgramProtoTest, NonsenseIsNamed) {
   const std::vector<SavedRecord> records = Records(*SaveProgram(Small()));
   EXPECT_EQ(Written(records), *SaveProgram(Small()));
@@ -309,7 +309,7 @@ TEST(ProgramProtoTest, CompositesHaveCodecs) {
               FailsWith(kDataLoss, {"the composite \"over\" has the configuration of another one"}));
 }
 
-// A call `depth` calls deep.
+// A call nested `depth` deep.
 Values Nested(In in, int depth) {
   if (depth == 0) return {in[0] * 2.0};
   return ops::Call(
@@ -340,7 +340,7 @@ TEST(ProgramProtoTest, CallsComeBackWithTheirBodies) {
       EXPECT_NE(CallBody(eqn.op), nullptr);
     }
   }
-  // What is wrong inside is named with the call around it.
+  // An error inside is reported with the enclosing call.
   std::vector<SavedRecord> records = Records(bytes);
   for (SavedRecord& record : records) {
     if (record.equation().op() == "call") record.mutable_equation()->mutable_attributes(1)->mutable_text()->back() ^= 1;
@@ -355,7 +355,7 @@ TEST(ProgramProtoTest, CallsAreNotNestedWithoutEnd) {
   std::string bytes = *SaveProgram(program(32));
   EXPECT_EQ(Text(*LoadProgram(bytes)), Text(program(32)));
   EXPECT_THAT(SaveProgram(program(33)), FailsWith(kUnimplemented, {"within 32 calls"}));
-  // A file that has one more.
+  // A file with one more level.
   std::vector<SavedRecord> records = Records(bytes);
   for (SavedRecord& record : records) {
     if (record.has_equation()) record.mutable_equation()->mutable_attributes(1)->set_text(bytes);
@@ -363,7 +363,7 @@ TEST(ProgramProtoTest, CallsAreNotNestedWithoutEnd) {
   EXPECT_THAT(LoadProgram(Written(records)), FailsWith(kUnimplemented, {"within 32 calls"}));
 }
 
-// Each operation once, of constants, with results that are the same on every machine.
+// Each operation once, on constants, with results that are the same on every machine.
 Values EveryOperation() {
   const Value x(Array::Of<float>({1.5f, -2, 0.25f, 3, -0.5f, 8}, {2, 3}));
   const Value n(Array::Of<int32_t>({2, 0, 5}, {3}));
@@ -427,8 +427,8 @@ std::string ReadFile(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-// Files of every version of the format load for ever, and give the results that they gave. (The results were written
-// anew when functions of f32 got other last bits.)
+// Files of every version of the format load forever, and give the same results as before. (The results were rewritten
+// when functions of f32 changed in their last bits.)
 TEST(ProgramProtoTest, OldFilesLoad) {
   const absl::StatusOr<Program> now = Trace([](In) { return EveryOperation(); }, {});
   ASSERT_THAT(now, IsOk());
