@@ -48,7 +48,7 @@ class RandomAccessFile {
 };
 
 // A file being written under a temporary name in the folder of path(). Only Commit makes it appear under path(),
-// complete; if destroyed without a successful Commit, it leaves nothing behind. Write is thread-safe.
+// complete; if destroyed without a successful Commit, it leaves no file. Write is thread-safe.
 class OutputFile {
  public:
   virtual ~OutputFile() = default;

@@ -27,7 +27,7 @@ using Files = std::vector<std::unique_ptr<RandomAccessFile>>;
 
 class FileCacheTest : public FileTest {
  protected:
-  // Files that hold their own names.
+  // Files whose contents are their own names.
   Files OpenAll(FileCache& cache, int count) {
     Files files;
     for (int i = 0; i < count; ++i) {

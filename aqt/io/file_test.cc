@@ -113,7 +113,7 @@ TEST_F(FileTest, ReplacesOnlyWhenAllowed) {
   ASSERT_TRUE(WriteFile(fs, Path("a"), "new", kOverwrite).ok());
   EXPECT_EQ(Content("a"), "new");
 
-  // A file that appears while the output is being written stays, too.
+  // A file that appears while the output is being written also stays.
   auto out = fs.CreateOutput(Path("b"), {}).value();
   ASSERT_TRUE(WriteFile(fs, Path("b"), "first").ok());
   EXPECT_EQ(out->Commit().code(), Code::kAlreadyExists);

@@ -1,7 +1,7 @@
 #ifndef AQT_IO_FILE_TESTING_H_
 #define AQT_IO_FILE_TESTING_H_
 
-// A file system whose system calls fail on request, for testing what a failure leaves behind.
+// A file system whose system calls fail on request, for testing the state after a failure.
 
 #include <cstdint>
 #include <functional>

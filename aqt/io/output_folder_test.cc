@@ -42,7 +42,7 @@ TEST_F(FileTest, OutputFolderAppearsAtCommit) {
 }
 
 TEST_F(FileTest, OutputFolderLeavesNothingWithoutCommit) {
-  ASSERT_TRUE(faulty_.CreateFolder(Path("empty")).ok());  // an empty folder may be there, and stays
+  ASSERT_TRUE(faulty_.CreateFolder(Path("empty")).ok());  // an existing empty folder is allowed, and stays
   for (const bool commit : {false, true}) {
     auto out = OutputFolder::Create(faulty_, Path("empty")).value();
     ASSERT_TRUE(faulty_.CreateFolder(JoinPath(out->temporary_path(), "sub")).ok());
@@ -55,14 +55,14 @@ TEST_F(FileTest, OutputFolderLeavesNothingWithoutCommit) {
   EXPECT_THAT(faulty_.List(Path("empty")).value(), IsEmpty());
 }
 
-// Puts a file "a" with this content into the folder `path`.
+// Writes a file "a" with this content into the folder `path`.
 void FillFolder(const FileSystem& fs, const std::string& path, absl::string_view content) {
   ASSERT_TRUE(WriteFile(fs, JoinPath(path, "a"), content, kOverwrite).ok());
 }
 
 class ReplaceTest : public FileTest {
  protected:
-  // An old folder, with a folder in it, and a new one that will replace it.
+  // Creates an old folder that contains a folder, and a new one that will replace it.
   void SetUpOld() {
     const FileSystem& fs = LocalFileSystem();
     for (const std::string& name : Names()) ASSERT_TRUE(RemoveTree(fs, Path(name)).ok());
@@ -76,7 +76,7 @@ class ReplaceTest : public FileTest {
     FillFolder(LocalFileSystem(), out->temporary_path(), "new");
     return out->Commit();
   }
-  // How many complete folders with this content there are, under any name.
+  // The number of complete folders with this content, under any name.
   int Count(absl::string_view content) const {
     int count = 0;
     for (const std::string& name : Names()) {
@@ -138,11 +138,11 @@ TEST_F(ReplaceTest, AnErrorNeverLeavesNeither) {
   }
 }
 
-// If flushing the folder fails after the exchange, the old copy is kept, and the error says under which name.
+// If flushing the folder fails after the exchange, the old copy is kept, and the error gives its name.
 TEST_F(ReplaceTest, AFlushThatFailsKeepsTheOldCopy) {
   for (const bool exchange : {true, false}) {
     SetUpOld();
-    ASSERT_TRUE(LocalFileSystem().CreateFolder(Path("model.aqt-old")).ok());  // of an earlier run
+    ASSERT_TRUE(LocalFileSystem().CreateFolder(Path("model.aqt-old")).ok());  // from an earlier run
     faulty_.Clear();
     if (!exchange) faulty_.FailAll(FileCall::kExchange, EINVAL);
     faulty_.FailNth(FileCall::kSyncFolder, exchange ? 1 : 2, EIO);

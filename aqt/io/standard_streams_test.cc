@@ -15,8 +15,8 @@ bool IsNull(int fd) {
   return ::fstat(fd, &info) == 0 && ::stat("/dev/null", &null) == 0 && info.st_rdev == null.st_rdev;
 }
 
-// Runs a child whose descriptors in `closed` (bits 0 to 2) are closed while the others lead to a pipe. Returns 0, or
-// the number of what is wrong.
+// Runs a child whose descriptors in `closed` (bits 0 to 2) are closed while the others are connected to a pipe. Returns
+// 0, or the number of the failed check.
 int OpenWithout(int closed) {
   int pipe[2];
   if (::pipe(pipe) != 0) return 1;

@@ -72,7 +72,7 @@ TEST(AdapterTest, NamesOfWeights) {
   }
 }
 
-// Folders of files, which are all damaged: only names and indices count here.
+// Folders of damaged files: only names and indices matter here.
 class CheckpointFilesTest : public FileTest {
  protected:
   void Write(const std::string& name, const std::string& content = "x") {
@@ -100,7 +100,7 @@ TEST_F(CheckpointFilesTest, AWholeSetNeedsNoIndex) {
   EXPECT_THAT(Find()->shards, ElementsAre("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"));
   EXPECT_EQ(Find()->stem, "model");
   EXPECT_EQ(Find()->index, "");
-  Write("model-00001-of-00003.safetensors");  // of another set: which one is meant?
+  Write("model-00001-of-00003.safetensors");  // of another set: ambiguous
   ExpectRefused(Code::kFailedPrecondition, "several .safetensors files");
 }
 
@@ -126,7 +126,7 @@ TEST_F(CheckpointFilesTest, AVariantIsTakenWhenItIsAlone) {
   Write("model.safetensors");
   EXPECT_THAT(Find()->shards, ElementsAre("model.safetensors"));
   ASSERT_TRUE(LocalFileSystem().Remove(Path("model.safetensors")).ok());
-  Write("model.v2.safetensors");  // not a variant that anyone knows
+  Write("model.v2.safetensors");  // not a known variant
   ExpectRefused(Code::kFailedPrecondition, "several .safetensors files");
 }
 

@@ -47,7 +47,7 @@ class CheckpointTest : public ::testing::Test {
   void Write(absl::string_view name, absl::string_view content = "x") {
     ASSERT_TRUE(WriteFile(LocalFileSystem(), Path(name), content, kOverwrite).ok());
   }
-  // A file with one U8[1] per name; its value is the first byte of `file`.
+  // A file with one U8[1] per name. Its value is the first byte of `file`.
   void WriteShard(absl::string_view file, const std::vector<std::string>& tensors) {
     std::vector<TensorSpec> specs;
     for (const std::string& name : tensors) specs.push_back({name, FileDType::kU8, {1}});
@@ -80,7 +80,7 @@ TEST(ParseIndexTest, Accepts) {
                          R"("weight_map":{"b":"x.safetensors","":"x.safetensors"},"y":[1]})")
                   .value(),
               ElementsAre(Pair("b", "x.safetensors"), Pair("", "x.safetensors")));
-  // As Python's json module writes it.
+  // As written by Python's json module.
   EXPECT_THAT(ParseIndex(R"({"metadata":{"loss":NaN,"total_size":1e999},"weight_map":{"b":"x.safetensors"}})").value(),
               ElementsAre(Pair("b", "x.safetensors")));
 }
@@ -163,7 +163,7 @@ TEST_F(CheckpointTest, RecordedShards) {
   EXPECT_EQ(c.Find("none"), nullptr);
   for (const TensorInfo& t : c.tensors()) EXPECT_EQ(c.Find(t.name), &t);
 
-  // The index that we write for it equals the original, except for the newline at the end.
+  // Our index for it equals the original, except for the newline at the end.
   WeightMap map;
   for (const TensorInfo& t : c.tensors()) map.emplace_back(t.name, c.shard_names()[t.shard]);
   EXPECT_EQ(MakeIndex(map, c.total_bytes()).value(),
@@ -256,7 +256,7 @@ TEST_F(CheckpointTest, FoldersThatLinkToEachOtherEnd) {
     }
   }
   const Checkpoint c = Open().value();
-  EXPECT_EQ(c.other_files().size(), 9u);  // 3 files, each also by the links of two folders
+  EXPECT_EQ(c.other_files().size(), 9u);  // 3 files, each also through links of two folders
   std::string deep = Path("deep");
   ASSERT_TRUE(LocalFileSystem().CreateFolder(deep).ok());
   for (int i = 0; i < 40; ++i) {
@@ -307,7 +307,7 @@ TEST_F(CheckpointTest, WhatIsUnreadableIsSkippedWithAWarning) {
     ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
     EXPECT_THAT(checkpoint->warnings(), ElementsAre(absl::StrCat("'", c.name, "' is left out: it cannot be read")));
     EXPECT_EQ(checkpoint->other_files().size(), 1u);
-    faulty.FailNth(c.call, c.n, EIO);  // a failing disk must not pass for a missing permission
+    faulty.FailNth(c.call, c.n, EIO);  // an I/O error must not look like a missing permission
     EXPECT_FALSE(Checkpoint::Open(faulty, folder_).ok());
   }
 }
@@ -413,7 +413,7 @@ TEST_F(CheckpointTest, PassesOnFileErrors) {
       FaultInjectingFileSystem faulty;
       faulty.FailNth(call, n, EACCES);
       const absl::StatusOr<Checkpoint> c = Checkpoint::Open(faulty, folder_);
-      if (faulty.NumCalls(call) < n) {  // all calls have failed, one after the other
+      if (faulty.NumCalls(call) < n) {  // each call has failed once
         EXPECT_TRUE(c.ok()) << c.status();
         EXPECT_GT(n, 1);
         break;

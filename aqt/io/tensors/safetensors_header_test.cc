@@ -163,7 +163,7 @@ TEST(ParseSafetensorsHeaderTest, Refuses) {
 TEST(ParseSafetensorsHeaderTest, Accepts) {
   EXPECT_THAT(ParseSafetensorsHeader("\t\n {} ", 0)->tensors, IsEmpty());
   EXPECT_THAT(ParseSafetensorsHeader(R"({"__metadata__":null})", 0)->metadata, IsEmpty());
-  // Any order of entries and fields; data misaligned; unknown fields of any form; an escaped name.
+  // Any order of entries and fields; misaligned data; unknown fields of any form; an escaped name.
   const auto header = ParseSafetensorsHeader(
       R"({"b":{"x":[{"y":{}},[1]],"data_offsets":[3,11],"z":{"dtype":5},"shape":[2],"dtype":"F32","w":null},
           "__metadata__":{"z":"1","a":"\u00e9"},
@@ -172,7 +172,7 @@ TEST(ParseSafetensorsHeaderTest, Accepts) {
   ASSERT_TRUE(header.ok()) << header.status();
   EXPECT_THAT(Describe(header->tensors), ElementsAre("a\"A\n U8[3] 0-3", "b F32[2] 3-11"));
   EXPECT_THAT(header->metadata, ElementsAre(Pair("z", "1"), Pair("a", "\xc3\xa9")));
-  // Tensors of size zero between others, in header order.
+  // Empty tensors between others stay in header order.
   const auto empty = [](int at) {
     return absl::StrCat(R"({"dtype":"F64","shape":[0],"data_offsets":[)", at, ",", at, "]}");
   };
@@ -222,7 +222,7 @@ TEST(LayOutSafetensorsTest, Refuses) {
   for (int i = 0; i < 7; ++i) huge.push_back({absl::StrCat(i), FileDType::kU8, {(int64_t{1} << 60) - 1}});
   huge.push_back({"7", FileDType::kU8, {(int64_t{1} << 60) - 2001}});
   EXPECT_EQ(code(huge, {}), Code::kOk);
-  huge.push_back({"8", FileDType::kU8, {1900}});  // some 100 bytes are left for the header
+  huge.push_back({"8", FileDType::kU8, {1900}});  // about 100 bytes are left for the header
   EXPECT_EQ(code(huge, {}), Code::kInvalidArgument);
   huge.push_back({"9", FileDType::kU8, {3000}});  // the sum of the sizes overflows
   EXPECT_EQ(code(huge, {}), Code::kInvalidArgument);

@@ -87,8 +87,8 @@ TEST_F(SafetensorsTest, RecordedCases) {
   struct Case {
     absl::string_view name;
     bool taken_by_original;
-    std::vector<std::string> tensors;  // when taken
-    absl::string_view cause;           // when refused: part of our message
+    std::vector<std::string> tensors;  // if accepted
+    absl::string_view cause;           // if refused: part of our message
   };
   const std::vector<std::string> a = {"a F32[2] 0-8"};
   const std::vector<Case> cases = {
@@ -167,7 +167,7 @@ TEST_F(SafetensorsTest, OpenPassesOnFileErrors) {
   EXPECT_EQ(SafetensorsReader::Open(LocalFileSystem(), Path("none")).status().code(), Code::kNotFound);
   EXPECT_EQ(SafetensorsReader::Open(LocalFileSystem(), folder_).status().code(), Code::kInvalidArgument);
   ASSERT_TRUE(WriteFile(LocalFileSystem(), Path("a"), FileOf("{}", 0)).ok());
-  for (const int read : {1, 2}) {  // of the length, of the header
+  for (const int read : {1, 2}) {  // of the length, then of the header
     FaultInjectingFileSystem faulty;
     faulty.FailNth(FileCall::kRead, read, EACCES);
     EXPECT_EQ(SafetensorsReader::Open(faulty, Path("a")).status().code(), Code::kPermissionDenied);
@@ -253,7 +253,7 @@ TEST_F(SafetensorsTest, AllFileDTypesPassByteForByte) {
   std::vector<TensorSpec> specs;
   for (int i = 0; i < kNumFileDTypes; ++i) {
     const auto dtype = static_cast<FileDType>(i);
-    // 256 elements of one byte: every code. The odd sizes misalign what follows.
+    // 256 elements of one byte: every code. The odd sizes misalign the data that follows.
     specs.push_back({absl::StrCat("all.", ToString(dtype)), dtype, {4, 64}});
     specs.push_back({absl::StrCat("odd.", ToString(dtype)), dtype, {1, 3, 4}});
     specs.push_back({absl::StrCat("none.", ToString(dtype)), dtype, {3, 0}});
