@@ -42,7 +42,7 @@ Value OneHot(const Operand& indices, int64_t classes, DType dtype = DType::kF32)
 
 // How windows are placed at the edges of an array.
 enum class PoolPadding : uint8_t {
-  kValid,  // only whole windows
+  kValid,  // only full windows
   kSame,   // as many windows as steps of the stride; padding is split between both ends, an odd element at the end
 };
 

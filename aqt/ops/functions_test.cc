@@ -47,7 +47,7 @@ TEST(FunctionsTest, Values) {
   EXPECT_TRUE(BitEqual((*out)[3], Array::Of<float>({2, 0.5f, -0.5f}, {1, 3})));
 }
 
-// As jax.nn.relu: NaN stays NaN, -0 becomes 0, and the gradient is 0 wherever x > 0 does not hold.
+// As jax.nn.relu: NaN stays NaN, -0 becomes 0, and the gradient is 0 wherever x > 0 is false.
 TEST(FunctionsTest, ReluKeepsNan) {
   const Program program = *testing::TraceWith([](In in) { return Values{ops::ReduceSum(ops::Relu(in[0]) * in[1])}; },
                                               {Array::Zeros(DType::kF32, {5}), Array::Zeros(DType::kF32, {5})});
@@ -62,7 +62,7 @@ TEST(FunctionsTest, ReluKeepsNan) {
   EXPECT_TRUE(BitEqual(out[1], Array::Of<float>({0, 0, 0, 6, 7}, {5})));
 }
 
-// Against the C library in f64, which agrees up to a few roundings.
+// Compared with the C library in f64, which agrees up to a few roundings.
 TEST(FunctionsTest, Activations) {
   const Array x = F64({40}, 3);
   absl::StatusOr<std::vector<Array>> out = RunBothWays(
@@ -83,7 +83,7 @@ TEST(FunctionsTest, Activations) {
               IsOk());
 }
 
-// Probabilities are those of LogSoftmax, and do not overflow.
+// Probabilities equal those of LogSoftmax, and do not overflow.
 TEST(FunctionsTest, Softmax) {
   const Array x = F64({3, 4}, 6);
   absl::StatusOr<std::vector<Array>> out = RunBothWays(
@@ -163,7 +163,7 @@ TEST(FunctionsTest, LinesAreTheCallers) {
   for (const Equation& eqn : program->eqns) EXPECT_EQ(eqn.where.line, line) << OpName(eqn.op);
 }
 
-// The numbers of flax.linen.max_pool and avg_pool.
+// The values are from flax.linen.max_pool and avg_pool.
 TEST(FunctionsTest, PoolsAreThoseOfFlax) {
   const Array x = Array::Of<float>({0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, {1, 5, 2, 1});
   const auto gives = [&](const std::function<Value(const Value&)>& fn, const Array& want) {

@@ -47,7 +47,7 @@ TEST_F(PanelCacheTest, HoldsNothingAlive) {
   EXPECT_EQ(cache_.size(), 0u);
 }
 
-// A new array may lie where a dead one was.
+// A new array may have the address of a dead one.
 TEST_F(PanelCacheTest, AnAddressIsNotAnArray) {
   alignas(64) static float memory = 0;
   std::vector<Array> kept;

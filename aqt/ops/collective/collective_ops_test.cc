@@ -29,7 +29,7 @@ std::vector<Value> Exchanges(absl::Span<const Value> in) {
           ops::AllReduce(AllReduceKind::kMin, in[0], 2), ops::AllGather(in[0], 0, 2)};
 }
 
-// What process `rank` has.
+// The array of process `rank`.
 Array Own(int rank) { return rank == 0 ? Array::Of<int32_t>({1, 5}, {2}) : Array::Of<int32_t>({3, 2}, {2}); }
 
 TEST(CollectiveOpsTest, ExchangeBetweenProcesses) {

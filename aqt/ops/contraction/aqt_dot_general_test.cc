@@ -78,7 +78,7 @@ TEST(AqtDotGeneralTest, ProgramTextOfForwardAndBackward) {
                 attributes, " @grad(fc1)\n", "out %12 data \"grad(1)\"\n"));
 }
 
-// The program gives the same as the plan called without a graph.
+// The program gives the same result as the plan called without a graph.
 TEST(AqtDotGeneralTest, IsTheOneShotFunction) {
   const Problem problem = Int8MatMul();
   absl::StatusOr<Program> program = LossAndGradients(problem);
@@ -137,7 +137,7 @@ TEST(AqtDotGeneralTest, AnOperandQuantizedBeforeHasNoGradient) {
               FailsWith(absl::StatusCode::kFailedPrecondition, {"already quantized", "no gradient"}));
 }
 
-// Equal names and attributes mean the same computation, also where a qvalue has the dtype of the operand.
+// Equal names and attributes mean the same computation, even if a qvalue has the dtype of the operand.
 TEST(AqtDotGeneralTest, ProgramTextTellsScalesFromQuantizedOperands) {
   DotGeneral config = DotGeneralMake(8, 8);
   for (Tensor* tensor : {&config.fwd.lhs, &config.fwd.rhs}) {

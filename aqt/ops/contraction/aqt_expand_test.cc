@@ -119,7 +119,7 @@ TEST(AqtDotGeneralTest, SnrSearchThatRatesNoiseIsExpanded) {
   }
 }
 
-// Without an expansion into basic operations it stays one operation, rather than losing its mid scales.
+// Without an expansion into basic operations it stays one operation and so keeps its mid scales.
 TEST(AqtDotGeneralTest, MidAlphasAreNotExpanded) {
   Problem problem{{},
                   DotGeneralMake(8, 8, {.use_fwd_quant = false}),
@@ -182,7 +182,7 @@ TEST(AqtDotGeneralTest, FusedIsExpandedWithStatistics) {
   EXPECT_GT(written, 3 * kWanted);
 }
 
-// Each side in its own mode; then what CONVERT stored is served.
+// Each side in its own mode; then the output of CONVERT is served.
 TEST(AqtDotGeneralTest, FusedIsExpandedInEveryMode) {
   constexpr int kWanted = 200;
   const Slot lhs{SlotKind::kParam, "lhs"}, rhs{SlotKind::kParam, "rhs"}, out{SlotKind::kData, "out"};
@@ -251,7 +251,7 @@ TEST(AqtDotGeneralTest, FusedIsExpandedInEveryMode) {
   EXPECT_GT(served, kWanted / 2);
 }
 
-// A side that was quantized before gives the same bits as one that is quantized in the operation.
+// A side that was quantized ahead of time gives the same bits as one that the operation quantizes.
 TEST(AqtDotGeneralTest, PreparedSidesGiveTheSameBits) {
   Random random(5);
   int legal = 0;
@@ -270,7 +270,7 @@ TEST(AqtDotGeneralTest, PreparedSidesGiveTheSameBits) {
       const AqtDot::Operand lhs{in[0]}, rhs{in[1]};
       const AqtDot::Operand q_lhs = dot->Quantize(Side::kLhs, in[0], in[2], here);
       const AqtDot::Operand q_rhs = dot->Quantize(Side::kRhs, in[1], in[2], here);
-      // Only the scale is given; the operand is quantized with it.
+      // Only the scale is given; it quantizes the operand.
       const AqtDot::Operand s_lhs{in[0], q_lhs.scale, /*is_quantized=*/false};
       const AqtDot::Operand s_rhs{in[1], q_rhs.scale, /*is_quantized=*/false};
       return Values{dot->Apply(lhs, rhs, in[2], here),     dot->Apply(lhs, q_rhs, in[2], here),

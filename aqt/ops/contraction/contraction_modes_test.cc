@@ -1,5 +1,5 @@
-// Convolutions, ragged contractions and einsums with statistics and in all modes: the operations have the bits of their
-// expansions, and what CONVERT stores is served with the same bits. AQT_TEST_SEED=N AQT_TEST_CASES=1 repeats a failing
+// Convolutions, ragged contractions and einsums with statistics and in all modes. The operations have the bits of their
+// expansions, and serving the output of CONVERT gives the same bits. AQT_TEST_SEED=N AQT_TEST_CASES=1 repeats a failing
 // case.
 
 #include <cstdint>
@@ -95,7 +95,7 @@ TEST_P(ContractionModesTest, GradientsAndTheirStatisticsAreExpanded) {
   EXPECT_GT(written, wanted_ / 2);  // those of DelayedScaling
 }
 
-// Each side in its own mode; then what CONVERT stored is served.
+// Each side in its own mode; then the output of CONVERT is served.
 TEST_P(ContractionModesTest, EachSideInItsMode) {
   int64_t legal = 0, written = 0, served = 0;
   for (int64_t tries = 0; legal < wanted_ && tries < 60 * wanted_; ++tries) {

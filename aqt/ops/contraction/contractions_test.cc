@@ -1,4 +1,4 @@
-// Convolutions and ragged contractions in programs: the operations have the bits of their plans and of their
+// Convolutions and ragged contractions in programs. The operations have the bits of their plans and of their
 // expansions, forward and backward. AQT_TEST_SEED=N AQT_TEST_CASES=1 repeats a failing case.
 
 #include "aqt/ops/contraction/contractions.h"
@@ -231,7 +231,7 @@ out %3 data "0"
 )");
 }
 
-// A sum that underflows to -0 with FMA stays so: the rows of other groups add -0.
+// A sum that underflows to -0 with FMA stays -0: the rows of other groups add -0.
 TEST(RaggedDotTest, TheSignOfAVanishingSum) {
   const float tiny = 1e-30f;
   ContractionProblem problem{.dims = RaggedDims(),
@@ -265,7 +265,7 @@ in %1: f32[5,3,3] data "1"
 %2: f32[5,2] = einsum(%0, %1) {"ij,kjj->ki"}
 out %2 data "0"
 )");
-  // The diagonal of the second operand, which comes first in jax's order.
+  // The diagonal of the second operand, which is first in jax's order.
   EXPECT_EQ(ToText(*Rewrite(*program, ExpandAll)), R"(in %0: f32[2,3] data "0"
 in %1: f32[5,3,3] data "1"
 %2: f32[5,9] = reshape(%1)
@@ -275,7 +275,7 @@ out %4 data "0"
 )");
 }
 
-// An integer operand takes the dtype of the other one, and has no gradient.
+// An integer operand is converted to the dtype of the other one, and has no gradient.
 TEST(EinsumTest, IntegerOperand) {
   const Array lhs = Array::Of<int8_t>({1, -2, 3, 4}, {2, 2}), rhs = Array::Of<float>({1, 2, 3, 4}, {2, 2});
   const absl::StatusOr<std::vector<Array>> out =
@@ -294,7 +294,7 @@ TEST(EinsumTest, Errors) {
                                              {"'j' is 3 in lhs f32[2,3], but 4", "contractions_test.cc:"}));
 }
 
-// By hand: two examples of three elements, kernel [1,10].
+// Computed by hand: two examples of three elements, kernel [1,10].
 TEST(ConvTest, ByHand) {
   const Array x = Array::Of<float>({1, 2, 3, 4, 5, 6}, {2, 3, 1}), kernel = Array::Of<float>({1, 10}, {2, 1, 1});
   const absl::StatusOr<std::vector<Array>> out =
@@ -303,7 +303,7 @@ TEST(ConvTest, ByHand) {
   EXPECT_TRUE(BitEqual((*out)[0], Array::Of<float>({21, 32, 54, 65}, {2, 2, 1})));
 }
 
-// Float operations can be differentiated again, by the gradients of their expansions.
+// Float operations can be differentiated again, through the gradients of their expansions.
 TEST(ConvTest, SecondDerivative) {
   const std::vector<Array> args = {RandomArray({DType::kF32, {1, 4, 1}}, 1), RandomArray({DType::kF32, {2, 1, 1}}, 2)};
   const absl::StatusOr<Program> loss = TraceWith(
@@ -329,7 +329,7 @@ TEST(ConvTest, SecondDerivative) {
     want[0] += 2.0 * x[o] * x[o] + 2.0 * x[o] * x[o + 1];
     want[1] += 2.0 * x[o + 1] * x[o + 1] + 2.0 * x[o] * x[o + 1];
   }
-  // A few roundings of numbers below 32.
+  // The tolerance is a few roundings of numbers below 32.
   for (int i = 0; i < 2; ++i) EXPECT_NEAR((*got)[1].View<float>()[i], want[i], 32 * 16 * 6e-8);
 }
 
@@ -342,7 +342,7 @@ TEST(ConvTest, Errors) {
                                                   {"conv: conv_general: lhs is [2,3]", "contractions_test.cc:"}));
   EXPECT_THAT(conv({2, 5, 3}, {2, 2, 4}, {}),
               FailsWith(absl::StatusCode::kInvalidArgument, {"feature_group_count = 1 with 3 input channels"}));
-  // What a convolution would ignore is refused.
+  // Settings that a convolution would ignore are refused.
   const Aval x{DType::kF32, {2, 5, 3}}, kernel{DType::kF32, {2, 3, 4}};
   EXPECT_THAT(
       AqtDot::Make(FullyQuantized(), x, kernel, ConvDims()),
@@ -358,7 +358,7 @@ TEST(ConvTest, Errors) {
               FailsWith(absl::StatusCode::kInvalidArgument, {"sets tiling"}));
 }
 
-// Sizes are data: groups end with lhs in the operation and in its expansion.
+// Sizes are data. Groups stop at the end of lhs, in the operation and in its expansion.
 TEST(RaggedDotTest, GroupsEndWithLhs) {
   const Array lhs = RandomArray({DType::kF32, {6, 3}}, 1), rhs = RandomArray({DType::kF32, {3, 3, 5}}, 2);
   const Array sizes = Array::Of<int32_t>({2, 7, 1}, {3}), within = Array::Of<int32_t>({2, 4, 0}, {3});
@@ -381,7 +381,7 @@ TEST(RaggedDotTest, Errors) {
               FailsWith(absl::StatusCode::kInvalidArgument, {"group_sizes is s32[3], expected s32[2]"}));
   EXPECT_THAT(traced(Array::Of<float>({1, 2}, {2})),
               FailsWith(absl::StatusCode::kInvalidArgument, {"group_sizes is f32[2], expected s32[2]"}));
-  // Sizes are data: the operation and its expansion fail alike when they run.
+  // Sizes are data: the operation and its expansion fail in the same way at run time.
   const Array negative = Array::Of<int32_t>({-1, 3}, {2});
   const absl::StatusOr<Program> program = traced(negative);
   ASSERT_THAT(program, IsOk());
@@ -389,7 +389,7 @@ TEST(RaggedDotTest, Errors) {
     EXPECT_THAT(Eval(each, {lhs, rhs, negative}),
                 FailsWith(absl::StatusCode::kInvalidArgument, {"[-1,3]: a negative size"}));
   }
-  // An operation that has groups needs their sizes, any other one takes none.
+  // An operation with groups needs their sizes; any other one takes none.
   const absl::StatusOr<AqtDot> ragged = AqtDot::Make(DotGeneralMake(8, 8), lhs.aval(), rhs.aval(), RaggedDims());
   ASSERT_THAT(ragged, IsOk());
   EXPECT_THAT(ragged->Apply({Value(lhs)}, {Value(rhs)}, std::nullopt, SourceLine()).status(),

@@ -22,7 +22,7 @@
 namespace aqt {
 namespace {
 
-// "name: color note" of each equation that is painted.
+// "name: color note" of each painted equation.
 std::vector<std::string> PaintsOf(const DotGeneral& config) {
   const absl::StatusOr<Program> loss = testing::TraceWith(
       [&](absl::Span<const Value> in) {

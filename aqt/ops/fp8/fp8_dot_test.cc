@@ -62,7 +62,7 @@ std::vector<float> Stat(const SlotValues& values, const std::string& path) {
   return Numbers(values.at({SlotKind::kStat, path}));
 }
 
-// ---- the slow reference: numbers of f64, one after the other
+// ---- the slow reference: f64, element by element
 
 struct Matrix {
   int64_t rows = 0, cols = 0;
@@ -81,7 +81,7 @@ Matrix Transposed(const Matrix& a) {
   }
   return t;
 }
-// a b, and the same with magnitudes, for the bound of the error.
+// a b, and the same with magnitudes, for the error bound.
 struct Product {
   Matrix sum, magnitude;
 };
@@ -99,7 +99,7 @@ Product Multiplied(const Matrix& a, const Matrix& b) {
   return product;
 }
 
-// What 8-bit floats make of x: by the functions of dtype.h, element by element.
+// The values of 8-bit floats, by the functions of dtype.h, element by element.
 Matrix Dequantized(const Array& x, double scale, DType dtype) {
   Matrix m = MatrixOf(x);
   for (double& v : m.data) {
@@ -110,7 +110,7 @@ Matrix Dequantized(const Array& x, double scale, DType dtype) {
   return m;
 }
 
-// The state of one tensor, by the words of its definition.
+// The state of one tensor, by its definition.
 struct ReferenceState {
   double scale = 1;
   std::vector<double> newest_first = std::vector<double>(kLength, 0);
@@ -125,7 +125,7 @@ struct ReferenceState {
     while (largest / scale > max) scale *= 2;
     while (largest / scale <= max / 2) scale /= 2;
   }
-  // As it is stored: the newest first, then the oldest, and so on.
+  // In stored order: the newest first, then the oldest, and so on.
   std::vector<float> stored() const {
     std::vector<float> result = {static_cast<float>(newest_first[0])};
     for (size_t i = newest_first.size() - 1; i >= 1; --i) result.push_back(static_cast<float>(newest_first[i]));
@@ -133,8 +133,8 @@ struct ReferenceState {
   }
 };
 
-// `terms` products of magnitude `sum` in total, added up in f32, then rounded to the dtype. The bound of the kernels
-// (gemm_table.h), and half a unit of the dtype.
+// The error bound for `terms` products of magnitude `sum` in total, added in f32, then rounded to the dtype: the bound
+// of the kernels (gemm_table.h), plus half a unit of the dtype.
 double Bound(DType dtype, int64_t terms, double sum, double value) {
   const double unit = dtype == DType::kF32 ? 0x1p-24 : dtype == DType::kBF16 ? 0x1p-8 : 0x1p-11;
   const double least = dtype == DType::kF16 ? 0x1p-25 : 0x1p-126;
@@ -177,7 +177,7 @@ TEST(Fp8DotTest, StepsAreTheReference) {
       const absl::StatusOr<SlotValues> out = EvalSlots(*program, values);
       ASSERT_THAT(out, IsOk());
       const std::string what = absl::StrCat("trial ", trial, " step ", step, " ");
-      // Not finite in f16: the sums are those of the reference, which may be too large for it.
+      // f16 is left out because sums of the reference may be too large for it.
       if (dtype != DType::kF16) {
         ExpectProduct(out->at(Data("y")), Multiplied(dx, dk), k, what + "y");
         ExpectProduct(out->at(Data("grad(x)")), Multiplied(dg, Transposed(dk)), n, what + "dx");
@@ -208,9 +208,9 @@ TEST(Fp8DotTest, TheFirstStepHasTheScaleOne) {
   values[Data("dy")] = Array::Of<float>({1e6f}, {1, 1});
   absl::StatusOr<SlotValues> out = EvalSlots(*program, values);
   ASSERT_THAT(out, IsOk());
-  // 448 instead of 1000, and nothing of 2^-11.
+  // 448 instead of 1000, and 0 instead of 2^-11.
   EXPECT_THAT(Numbers(out->at(Data("y"))), ElementsAre(448 + 2));
-  // 57344 instead of a million; x was clipped, and has its gradient.
+  // 57344 instead of a million. x was clipped, and still has its gradient.
   EXPECT_THAT(Numbers(out->at(Data("grad(x)"))), ElementsAre(57344, 57344 * 64, 57344 * 2));
   EXPECT_THAT(Numbers(out->at(Data("grad(k)"))), ElementsAre(448 * 57344, 0, 57344));
   for (auto& [slot, array] : values) {
@@ -220,7 +220,7 @@ TEST(Fp8DotTest, TheFirstStepHasTheScaleOne) {
   EXPECT_THAT(Stat(values, "dot/output_grad_scale"), ElementsAre(32));
   out = EvalSlots(*program, values);
   ASSERT_THAT(out, IsOk());
-  EXPECT_THAT(Numbers(out->at(Data("y"))), ElementsAre(1024 + 2));  // 1000 / 4 is 256 in e4m3fn, and 2^-13 nothing
+  EXPECT_THAT(Numbers(out->at(Data("y"))), ElementsAre(1024 + 2));  // 1000 / 4 is 256 in e4m3fn, and 2^-13 is 0
 }
 
 TEST(Fp8DotTest, WithoutAGradientNothingIsUpdated) {
@@ -234,14 +234,14 @@ TEST(Fp8DotTest, WithoutAGradientNothingIsUpdated) {
   EXPECT_EQ(CountOps(*program, "fp8_dot_fwd"), 1);
   EXPECT_EQ(CountOps(*program, "fp8_dot_bwd"), 1);
   EXPECT_EQ(program->outputs.size(), 2u + 2u + 6u);
-  // The kernel learns also where the input needs no gradient: all six are updated.
+  // The kernel is trained even if the input needs no gradient: all six are updated.
   const absl::StatusOr<Program> kernel_only = ValueAndGrad(*forward, {{1}});
   ASSERT_THAT(kernel_only, IsOk());
   EXPECT_EQ(kernel_only->outputs.size(), 2u + 1u + 6u);
 }
 
-// A scale that is no power of two rounds each dequantized operand: 13 * bf16(0.3) is 3.90625 in bf16, and its square
-// 15.25; the square of 3.91015625 would be 15.3125.
+// A scale that is not a power of two rounds each dequantized operand: 13 * bf16(0.3) is 3.90625 in bf16, and its square
+// is 15.25; the square of 3.91015625 would be 15.3125.
 TEST(Fp8DotTest, OtherScalesRoundTheOperands) {
   const Aval one{DType::kBF16, {1, 1}};
   const absl::StatusOr<Program> program = TraceDot(one, one);
@@ -258,7 +258,7 @@ TEST(Fp8DotTest, OtherScalesRoundTheOperands) {
   EXPECT_THAT(Numbers(out->at(Data("y"))), ElementsAre(15.25f));
 }
 
-// Codes times codes by the kernels, and basic operations: the same bits, for scales of every kind.
+// Products of codes by the kernels and in basic operations: the same bits, for scales of every kind.
 TEST(Fp8DotTest, IsItsExpansionBitForBit) {
   Random random(3);
   for (int i = 0; i < 60; ++i) {
@@ -297,7 +297,7 @@ TEST(Fp8DotTest, IsItsExpansionBitForBit) {
   }
 }
 
-// Threads that take parts of a tensor from the end.
+// Threads that process parts of a tensor from the end.
 class BackwardExecutor : public Executor {
  public:
   int NumThreads() const override { return 3; }
@@ -411,7 +411,7 @@ TEST(Fp8ProjectionTest, Refuse) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("expected rank 3")));
 }
 
-// The bias, and its gradient, go through bf16 where they are f32.
+// An f32 bias and its gradient are rounded to bf16.
 TEST(Fp8ProjectionTest, TheBiasIsRounded) {
   const Array y = Array::Zeros(DType::kF32, {2, 1}), bias = Array::Of<float>({1.001f}, {1});
   const Array dy = Array::Of<float>({1.001f, 2.002f}, {2, 1});
@@ -428,7 +428,7 @@ TEST(Fp8ProjectionTest, TheBiasIsRounded) {
   ASSERT_THAT(out, IsOk());
   EXPECT_THAT(Numbers((*out)[1]), ElementsAre(1.0f, 1.0f));
   EXPECT_THAT(Numbers((*out)[2]), ElementsAre(ToFloat(RoundToBFloat16(3.003f))));
-  // In bf16 there is nothing to round.
+  // A bf16 bias needs no rounding.
   const Value narrow = ops::Fp8AddBias(ops::Cast(Value(y), DType::kBF16), ops::Cast(Value(bias), DType::kBF16));
   EXPECT_EQ(narrow.dtype(), DType::kBF16);
 }

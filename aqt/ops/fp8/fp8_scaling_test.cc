@@ -56,7 +56,7 @@ std::vector<float> Codes(std::vector<float> x, DType dtype, double scale = 1) {
 TEST(Fp8QuantizeTest, Examples) {
   EXPECT_THAT(Codes({17, 19, 449, 1000, 0.001f, 0x1p-10f, 1.5f * 0x1p-10f}, kE4),
               ElementsAre(16, 20, 448, 448, 0x1p-9f, 0, 0x1p-9f));
-  // Ties go to the even code; beyond the largest number there is nothing, but NaN stays.
+  // Ties go to the even code. Values beyond the largest number saturate, and NaN stays.
   EXPECT_THAT(Codes({21, 23, -kInf, kInf, -448}, kE4), ElementsAre(20, 24, -448, 448, -448));
   EXPECT_THAT(Codes({9, 11, 1e6f, -kInf, 0x1p-16f, 0x1p-18f}, kE5), ElementsAre(8, 12, 57344, -57344, 0x1p-16f, 0));
   EXPECT_TRUE(std::isnan(Codes({NAN}, kE4)[0]));
@@ -67,12 +67,12 @@ TEST(Fp8QuantizeTest, TheScaleIsWhatACodeStandsFor) {
   EXPECT_THAT(Codes({17, 19, 1000}, kE4, 8), ElementsAre(2, 2.5f, 128));
   const Value x = Floats({17, 19, 1000});
   EXPECT_THAT(Numbers(ops::Fp8QuantizeDequantize(x, 8.0, kE4)), ElementsAre(16, 20, 1024));
-  // A scale that is no power of two divides, and does not multiply with its rounded inverse.
+  // A scale that is not a power of two divides; it does not multiply by its rounded inverse.
   EXPECT_THAT(Numbers(ops::Fp8QuantizeDequantize(Floats({0.3f * 17}), 0.3, kE4)), ElementsAre(16 * 0.3f));
 }
 
-// The definition, element by element, in f64: the quotient of two f32 numbers, rounded to the dtype, is that of the
-// f64 quotient rounded once, as its 53 bits are more than twice 24 and two.
+// The definition, element by element, in f64. The quotient of two f32 numbers rounded to the dtype equals their f64
+// quotient rounded once, because 53 bits are more than 2 * 24 + 2.
 float Reference(float x, float scale, DType dtype, DType computes) {
   const auto rounded = [&](double v) -> double {
     if (computes == DType::kBF16) return ToFloat(RoundTo<BFloat16>(v));
@@ -154,7 +154,7 @@ TEST(Fp8ComputeScaleTest, PowersOfTwo) {
   EXPECT_THAT(Scales({57344, 1}, 1, {}, 57344), ElementsAre(1, 0x1p-15f));
   EXPECT_THAT(Scales({448, 1}, 1, {}, 448, 1), ElementsAre(2, 0x1p-7f));
   EXPECT_THAT(Scales({448, 1}, 1, {}, 448, -2), ElementsAre(0.25f, 0x1p-10f));
-  // The neighbours of 448, and of every power of two times it: the exponent is exact.
+  // The neighbours of 448, and of every power of two times 448: the exponent is exact.
   for (int k = -90; k <= 90; ++k) {
     const float amax = std::ldexp(448.0f, -k), scale = std::ldexp(1.0f, -k);
     EXPECT_THAT(Scales({std::nextafter(amax, 0.0f), amax, std::nextafter(amax, kInf)}, 1),
@@ -167,7 +167,7 @@ TEST(Fp8ComputeScaleTest, WithoutAMagnitudeTheScaleStays) {
   EXPECT_THAT(Scales({0, NAN, kInf, 0x1p-130f}, 0.25), ElementsAre(0.25f, 0.25f, 0.25f, 0.25f));
   const std::vector<float> original = Scales({0, NAN, kInf, 0x1p-130f}, 0.25, Fp8Compat::Original());
   EXPECT_THAT(original, ElementsAre(4, 4, 0.25f, 4));
-  // One switch, one difference.
+  // Each switch makes one difference.
   EXPECT_THAT(Scales({0, NAN, kInf}, 0.25, {.all_zero_amax_flips_scale = true}), ElementsAre(4, 0.25f, 0.25f));
   EXPECT_THAT(Scales({0, NAN, kInf}, 0.25, {.nan_amax_flips_scale = true}), ElementsAre(0.25f, 4, 0.25f));
 }
@@ -222,11 +222,11 @@ TEST(Fp8UpdateTest, AHistoryOfOneHasTheLastMagnitude) {
 }
 
 TEST(Fp8UpdateTest, ZerosNanAndInfinity) {
-  // All zero: the scale stays. In the original it flips with each step, until there is a number.
+  // All zero: the scale stays. In the original it flips at each step until there is a nonzero number.
   EXPECT_THAT(Steps({0, 0, 0, 0, 5}, {0, 2}, 0.25f).scales, ElementsAre(0.25f, 0.25f, 0.25f, 0.25f, 0x1p-6f));
   EXPECT_THAT(Steps({0, 0, 0, 0, 5}, {0, 2}, 0.25f, {.compat = Fp8Compat::Original()}).scales,
               ElementsAre(4, 0.25f, 4, 0.25f, 0x1p-6f));
-  // A NaN or an infinity stays in the window for as many steps as it has, and the scale does not move.
+  // A NaN or an infinity stays in the window for its length in steps, and the scale does not change.
   EXPECT_THAT(Steps({448, NAN, 1, 1, 1}, {0, 0, 0}, 1).scales, ElementsAre(1, 1, 1, 1, 0x1p-8f));
   EXPECT_THAT(Steps({448, kInf, 1, 1, 1}, {0, 0, 0}, 1).scales, ElementsAre(1, 1, 1, 1, 0x1p-8f));
 }
@@ -260,7 +260,7 @@ TEST(Fp8ScalingTest, OperationsAreTheirExpansionsBitForBit) {
     const int64_t length = 1 + random.Below(4), n = random.Below(20) == 0 ? 70000 : random.Below(9);
     Fp8ScaleRule rule{.dtype = random.Below(2) == 0 ? kE4 : kE5, .margin = static_cast<int>(random.Below(5)) - 2};
     if (random.Below(2) == 0) rule.compat = Fp8Compat::Original();
-    // Powers of two and others, also such that no magnitude fits.
+    // Powers of two and others, including scales for which no magnitude fits.
     const double exponent = random.Uniform(-8, 8) * (random.Below(4) == 0 ? 16 : 1);
     const float scale = static_cast<float>(std::exp2(random.Below(3) == 0 ? exponent : std::round(exponent)));
     const Array x = WideNumbers({from, {n}}, 100 + i);

@@ -26,7 +26,7 @@ const Ranks kData = {{0, 2, 4, 6}, {1, 3, 5, 7}};
 const Ranks kModel = {{0, 1}, {2, 3}, {4, 5}, {6, 7}};
 const Ranks kAll = {{0, 1, 2, 3, 4, 5, 6, 7}};
 
-// The groups along axes with commas between them.
+// The groups along axes separated by commas.
 Ranks Groups(const std::string& axes) {
   return TestMesh().Groups(std::vector<std::string>(absl::StrSplit(axes, ',', absl::SkipEmpty())));
 }
@@ -34,11 +34,11 @@ Ranks Groups(const std::string& axes) {
 struct Row {
   std::vector<AxisRule> rules;
   Ranks x, kernel, dy;  // the groups of the largest magnitudes
-  Ranks y_sum, dk_sum;  // of sums
+  Ranks y_sum, dk_sum;  // the groups of sums
   std::string gathered_x, gathered_kernel = "";
 };
 
-// The groups of NVIDIA's partition tests of the layer for Flax, on data 4 x model 2. The last row also adds dk over
+// The groups in NVIDIA's partition tests of the layer for Flax, on data 4 x model 2. The last row also adds dk over
 // data: its rows are divided there.
 TEST(Fp8Sharding, GroupsAreThoseOfTheOriginal) {
   const AxisRule batch{"batch", "data"}, hidden{"hidden", "model"}, mlp{"mlp", "model"}, embed{"embed", "model"};
@@ -66,7 +66,7 @@ TEST(Fp8Sharding, GroupsAreThoseOfTheOriginal) {
   }
 }
 
-// dx is a sum over the processes that divide the columns of y; the original's tests take no gradient of x.
+// dx is a sum over the processes that divide the columns of y. The original's tests take no gradient of x.
 TEST(Fp8Sharding, GradientOfTheInputIsASumOverTheColumns) {
   EXPECT_EQ(PlanFp8Dot({{"mlp", "model"}}, TestMesh(), kX, kKernel)->DxSum(), "model");
   EXPECT_EQ(PlanFp8Dot({{"batch", "data"}}, TestMesh(), kX, kKernel)->DxSum(), "");
@@ -77,7 +77,7 @@ TEST(Fp8Sharding, AnAxisOfTheMeshDividesAMatrixOnce) {
   const auto plan = PlanFp8Dot(rules, TestMesh(), kX, kKernel);
   ASSERT_THAT(plan, IsOk());
   EXPECT_EQ(plan->x, (MatrixLayout{"data", "model"}));
-  // The columns of y would be divided along data, as its rows are: the kernel is gathered.
+  // The columns of y would be divided along data, like its rows: the kernel is gathered.
   EXPECT_EQ(plan->kernel, (MatrixLayout{"", "data"}));
   EXPECT_EQ(plan->y, (MatrixLayout{"data", ""}));
   EXPECT_EQ(plan->KernelInProduct(), (MatrixLayout{"model", ""}));

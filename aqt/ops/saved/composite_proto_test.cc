@@ -52,7 +52,8 @@ using In = absl::Span<const Value>;
 constexpr auto kDataLoss = absl::StatusCode::kDataLoss;
 constexpr auto kUnimplemented = absl::StatusCode::kUnimplemented;
 
-// What saved programs hold: all but what is refused by its codec, and the FP8 layers (fp8_composite_proto_test.cc).
+// The composites in saved programs: all except those refused by their codec and those of the FP8 layers
+// (fp8_composite_proto_test.cc).
 std::set<std::string> AllNames() {
   std::set<std::string> names;
   for (const auto& [name, codec] : ops::ProgramCodecs()) {
@@ -80,7 +81,7 @@ absl::StatusOr<Program> OtherComposites() {
   return testing::TraceWith(fn, {Array::Of<float>({1.5f, -0.3f, 2}, {3})});
 }
 
-// Those that came after the first file of testdata.
+// The composites added after the first file of testdata.
 absl::StatusOr<Program> DataAndScale() {
   const auto fn = [](In in) {
     const auto [data, scale] = ops::GetDataScale(in[0], DType::kF64);
@@ -102,7 +103,7 @@ absl::StatusOr<Program> XlaSums() {
   return testing::TraceWith(fn, {Array::Of<float>({1.5f, -0.3f, 2, 7.25f, 0.01f, 3}, {2, 3})});
 }
 
-// Those that are newer than the first file.
+// The names of composites that are newer than the first file.
 std::set<std::string> LaterNames() {
   std::set<std::string> names = CompositesOf(*DataAndScale());
   names.merge(CompositesOf(*LowPrecisionSums()));
@@ -110,7 +111,7 @@ std::set<std::string> LaterNames() {
   return names;
 }
 
-// Programs of one random contraction: with gradients, statistics and all that their expansions hold, and the operand
+// Programs of one random contraction: with gradients, statistics and everything in their expansions, and the operand
 // quantized ahead of time.
 std::vector<Program> ProgramsOf(Random& random, ContractionProblem (*draw)(Random&)) {
   ContractionProblem problem = draw(random);
@@ -204,7 +205,7 @@ Program WithGradient() {
   return *ValueAndGrad(*LossOf(problem), {0, 1});
 }
 
-// What is well formed but is no composite of this library.
+// Messages that are well formed but are not a composite of this library.
 TEST(CompositeProtoTest, NonsenseIsRefused) {
   const Program gradient = WithGradient(), expanded = *ExpandFully(gradient), others = *OtherComposites();
   struct Case {
@@ -347,14 +348,14 @@ TEST(CompositeProtoTest, NonsenseIsRefused) {
 TEST(CompositeProtoTest, StatisticsAreCounted) {
   const Program program = WithGradient();
   const std::string bytes = *SaveProgram(program, ops::ProgramCodecs());
-  // Of the forward pass f32[2,1] and a count s32[]; of the gradient f32[4] and f32[1], in both of its operations.
+  // The forward pass has f32[2,1] and a count s32[]; the gradient has f32[4] and f32[1], in both of its operations.
   const int64_t forward = 8 + 4, backward = 16 + 4, needed = forward + 2 * backward;
   EXPECT_THAT(LoadProgram(bytes, ops::ProgramCodecs(), {.max_statistics_bytes = needed}), IsOk());
   EXPECT_THAT(LoadProgram(bytes, ops::ProgramCodecs(), {.max_statistics_bytes = needed - 1}),
               FailsWith(absl::StatusCode::kResourceExhausted, {"aqt_dot_general_bwd", "max_statistics_bytes"}));
 }
 
-// One program of these, on constants.
+// One program that contains these, on constants.
 absl::StatusOr<Program> OnConstants(absl::Span<const Program> programs) {
   return Trace(
       [&](In) {
@@ -377,8 +378,8 @@ absl::StatusOr<Program> OnConstants(absl::Span<const Program> programs) {
       {});
 }
 
-// One program that holds every composite but the later ones, on constants, with results that are the same on
-// every machine; small.
+// One small program that holds every composite except the later ones, on constants, with results that are the same on
+// every machine.
 absl::StatusOr<Program> EveryComposite() {
   std::vector<Program> programs = {*OtherComposites(), *ValueAndGrad(*OtherComposites(), {0})};
   std::set<std::string> seen = CompositesOf(programs[0]), later = LaterNames(), names = AllNames();
@@ -402,7 +403,7 @@ absl::StatusOr<Program> EveryComposite() {
   return OnConstants(programs);
 }
 
-// A composite that came later needs a file of its own.
+// A composite that is added later needs its own file.
 TEST(CompositeProtoTest, OldFilesLoad) {
   std::set<std::string> first = AllNames();
   const std::set<std::string> later = LaterNames();

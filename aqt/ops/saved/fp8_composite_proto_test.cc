@@ -49,7 +49,7 @@ Array Integers(const Aval& aval, int64_t seed) {
   return Cast(std::move(x).Build(), aval.dtype);
 }
 
-// A product with the state `name`, under a sum with weights.
+// A product with the state `name`, inside a weighted sum.
 absl::StatusOr<Program> DotLoss(DType dtype, const Fp8DotOptions& options, const Shape& scale_shape) {
   const Aval x{dtype, {3, 4}}, k{dtype, {4, 2}};
   return Trace(
@@ -61,7 +61,7 @@ absl::StatusOr<Program> DotLoss(DType dtype, const Fp8DotOptions& options, const
       {{{SlotKind::kData, "x"}, x}, {{SlotKind::kData, "k"}, k}});
 }
 
-// Codes, alone and dequantized, and the update of a state.
+// Codes, also dequantized, and the update of a state.
 absl::StatusOr<Program> Scaling(DType dtype, const Fp8ScaleRule& rule, std::optional<DType> compute_dtype) {
   return Trace(
       [&](In in) {
@@ -110,7 +110,7 @@ TEST(Fp8CompositeProtoTest, EveryCompositeComesBack) {
   EXPECT_EQ(seen, Fp8Names());
 }
 
-// The gradient of a program that was loaded updates the state of the same name.
+// The gradient of a loaded program updates the state of the same name.
 TEST(Fp8CompositeProtoTest, ALoadedProgramHasTheSameGradient) {
   const absl::StatusOr<Program> loss = DotLoss(DType::kF32, {.name = "fc"}, {1});
   ASSERT_THAT(loss, IsOk());
@@ -162,7 +162,7 @@ TEST(Fp8CompositeProtoTest, NonsenseIsRefused) {
   }
 }
 
-// The statistics of a composite are those of its operands.
+// The statistics of a composite match its operands.
 TEST(Fp8CompositeProtoTest, StatisticsAreCheckedAndCounted) {
   const absl::StatusOr<Program> loss = DotLoss(DType::kF32, {.name = "fc"}, {1});
   ASSERT_THAT(loss, IsOk());

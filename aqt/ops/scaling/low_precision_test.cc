@@ -1,5 +1,5 @@
-// tests/e2e/older_layers_test.cc has recorded values. Here are the rules that they cannot show, the expansion of the
-// sum, and what is refused.
+// tests/e2e/older_layers_test.cc has recorded values. This file tests the rules that they cannot show, the expansion of
+// the sum, and what is refused.
 
 #include "aqt/ops/scaling/low_precision.h"
 
@@ -46,8 +46,8 @@ std::vector<double> Numbers(const SmallFloat& format) {
   return numbers;
 }
 
-// By the definition: the nearest number as if there were no smallest one, of two the even one, at most the largest, and
-// 0 below the smallest; 0 of a subnormal number.
+// By the definition: the nearest number as if there were no smallest one, the even one at a tie, at most the largest,
+// and 0 below the smallest; 0 for a subnormal number.
 float ByDefinition(const SmallFloat& format, float x) {
   if (!std::isfinite(x)) return x;
   if (std::abs(x) < 0x1p-126f) return 0;
@@ -61,7 +61,7 @@ TEST(LowPrecisionTest, RoundsByTheDefinition) {
                                    SmallFloat{0, 0, 5}, SmallFloat{-126, 127, 1}}) {
     std::vector<float> x = {0, 0x1p-149f, 0x1p-127f, 3e38f, std::numeric_limits<float>::infinity()};
     for (const double v : Numbers(format)) {
-      // The number, its neighbours, the middle to the next one and that one's neighbours.
+      // The number, its neighbours, the midpoint to the next one and the midpoint's neighbours.
       const float number = static_cast<float>(v),
                   middle = static_cast<float>(v * (1 + std::ldexp(0.5, -format.mantissa_bits)));
       for (const float near : {number, middle}) {
@@ -94,7 +94,7 @@ TEST(LowPrecisionTest, OfBf16IsThatOfF32) {
   }
 }
 
-// One equation, whose bits are those of its expansion: one addition after the other.
+// One equation, with the bits of its expansion: sequential additions.
 TEST(LowPrecisionTest, SumsAsItsExpansion) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const SmallFloat& format : {SmallFloat{-6, 8, 3}, SmallFloat{-6, 4, 10}}) {
@@ -142,7 +142,7 @@ TEST(LowPrecisionTest, SumsLoseSmallTerms) {
   EXPECT_TRUE(BitEqual(sum(Array::Zeros(DType::kF32, {0, 2}), false), Array::Zeros(DType::kF32, {2})));
 }
 
-// With a format as wide as f32 a softmax is the exact one but for its roundings: six steps of 2^-23 each, whose sum of
+// With a format as wide as f32 a softmax is the exact one except for its roundings: six steps of 2^-23 each; the sum of
 // eight terms adds eight more.
 TEST(LowPrecisionTest, AWideFormatGivesTheExactSoftmax) {
   const SmallFloat wide{-126, 127, 22};
