@@ -1,5 +1,5 @@
-// What an Executable allocates. This program has an aligned operator new of its own, which is what arrays are made
-// with; allocation_count.h counts the other one.
+// Tests what an Executable allocates. This program has its own aligned operator new, which arrays use;
+// allocation_count.h counts the other one.
 
 #include <cstdint>
 #include <cstdlib>
@@ -52,8 +52,8 @@ using Arrays = std::vector<Array>;
 using Values = std::vector<Value>;
 using In = absl::Span<const Value>;
 
-// A product, elementwise operations, broadcasts, reductions and their gradients. Extents are multiples of 16, so that
-// no array is rounded up to whole lines.
+// A product, elementwise operations, broadcasts, reductions and their gradients. Extents are multiples of 16, so no
+// array is rounded up to whole cache lines.
 Program Example(Arrays& args) {
   args = {RandomArray({DType::kF32, {32, 48}}, 1), RandomArray({DType::kF32, {48}}, 2),
           RandomArray({DType::kF32, {48, 64}}, 3)};
@@ -83,7 +83,7 @@ TEST(ExecutableMemoryTest, LaterCallsAllocateOnlyOutputsThatAreStillHeld) {
   absl::StatusOr<Arrays> outputs = executable->Run(args);
   ASSERT_THAT(outputs, IsOk());
   int64_t before = aligned_allocations;
-  outputs = executable->Run(args);  // while the first ones are held
+  outputs = executable->Run(args);  // while the first outputs are in use
   EXPECT_EQ(aligned_allocations - before, static_cast<int64_t>(outputs->size()));
   before = aligned_allocations;
   for (int i = 0; i < 5; ++i) outputs = executable->Run(args);

@@ -1,4 +1,4 @@
-// Random programs of basic operations: an Executable gives the bits of Eval. Programs of contractions are in
+// Random programs of basic operations: an Executable gives the bits of Eval. Programs of contractions are tested in
 // //tests/e2e:random_programs_test.
 
 #include <algorithm>
@@ -43,7 +43,7 @@ using Arrays = std::vector<Array>;
 using Values = std::vector<Value>;
 using In = absl::Span<const Value>;
 
-// Also zeros of both signs, subnormal numbers and, if `special`, infinities and NaN.
+// Includes zeros of both signs, subnormal numbers and, if `special`, infinities and NaN.
 Array Numbers(const Aval& aval, Random& random, bool special) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
   const double rare[] = {0.0, -0.0, 0x1p-140, -0x1.8p-130, 1e-30, 3e38, kInf, -kInf, std::nan("")};
@@ -88,7 +88,7 @@ class Generator {
   T Pick(std::initializer_list<T> list) {
     return list.begin()[random_.Below(static_cast<int64_t>(list.size()))];
   }
-  // Mostly one of the newest.
+  // Usually one of the newest.
   const Value& Any() {
     const int64_t n = static_cast<int64_t>(pool_.size());
     return pool_[n - 1 - random_.Below(random_.Below(3) == 0 ? n : std::min<int64_t>(n, 4))];
@@ -115,7 +115,7 @@ class Generator {
     }
     return true;
   }
-  // x, if the two do not broadcast to a shape of moderate size.
+  // y if it broadcasts with x to a shape of moderate size, otherwise x.
   Value Fitting(const Value& x, Value y) { return Fit(x, y) ? y : x; }
   Axes SomeAxes(const Value& x) {
     Axes axes;
@@ -173,7 +173,7 @@ class Generator {
         }
         return ops::Slice(x, start, limit);
       }
-      case 17: {  // a product with itself, and the other way round
+      case 17: {  // a product with itself, in both orders
         if (x.rank() == 0 || x.shape().num_elements() > 4096) return ops::StopGradient(x);
         const Value matrix = ops::Reshape(x, {x.dim(0), x.shape().num_elements() / x.dim(0)});
         const Value other = ops::Round(ops::Cast(matrix, DType::kF32));
@@ -194,7 +194,7 @@ class Generator {
 
 class ExecutableRandomTest : public ::testing::Test {
  protected:
-  // Twice on one thread and twice on two; the second call finds the arena used.
+  // Twice on one thread and twice on two; the second call reuses the arena.
   void ExpectSameAsEval(const Program& program, const Arrays& args) {
     const absl::StatusOr<Arrays> want = Eval(program, args);
     ASSERT_THAT(want, IsOk());
@@ -212,7 +212,7 @@ class ExecutableRandomTest : public ::testing::Test {
     }
   }
 
-  // Each output in the memory of the first argument that it may update, as far as these go.
+  // Computes each output in the memory of the first unused argument that it may update, if there is one.
   void UpdateInPlace(const Executable& executable, const Arrays& args, const Arrays& want) {
     std::vector<ArrayBuilder> memory;
     Arrays given;
@@ -240,7 +240,7 @@ class ExecutableRandomTest : public ::testing::Test {
   }
 
   kernels::ThreadPool pool_{2};
-  int64_t updates_ = 0;  // outputs that were computed in place
+  int64_t updates_ = 0;  // number of outputs computed in place
 };
 
 TEST_F(ExecutableRandomTest, BasicOperations) {
@@ -275,7 +275,7 @@ TEST_F(ExecutableRandomTest, BasicOperations) {
   }
 }
 
-// Every operation that there is.
+// Every operation.
 TEST_F(ExecutableRandomTest, AllOperations) {
   const int64_t first_seed = FromEnvironment("AQT_TEST_SEED", 1), wanted = FromEnvironment("AQT_TEST_CASES", 150);
   for (int64_t i = 0; i < wanted; ++i) {

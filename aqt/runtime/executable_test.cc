@@ -45,7 +45,7 @@ Executable MakeExecutable(TracedFunction fn, absl::Span<const Array> args) {
   return *executable;
 }
 
-// Run and RunInto, twice, give the bits of Eval.
+// Run and RunInto, each called twice, give the bits of Eval.
 void ExpectSameAsEval(TracedFunction fn, const Arrays& args) {
   const Executable executable = MakeExecutable(fn, args);
   const absl::StatusOr<Arrays> want = Eval(executable.program(), args);
@@ -66,7 +66,7 @@ void ExpectSameAsEval(TracedFunction fn, const Arrays& args) {
   }
 }
 
-// Its operand, and the operand plus one.
+// Returns its operand, and the operand plus one.
 class Twins : public CompositeBase {
  public:
   std::string Name() const override { return "twins"; }
@@ -108,7 +108,7 @@ TEST(ExecutableTest, AliasesOfEveryPlace) {
       {x});
 }
 
-// Arguments in memory that outputs are computed in.
+// Arguments in memory in which outputs are computed.
 class InPlaceTest : public ::testing::Test {
  protected:
   // Output i is in the memory of argument i, if `i` is in `updated`.
@@ -140,7 +140,7 @@ Values Adam(In in) {
   return {in[0] - m / (ops::Sqrt(v) + 1e-8) * 0.001, m, v};
 }
 
-// Large outputs would be written past the caches, if they were not in place.
+// Large outputs would be written past the caches if they were not in place.
 TEST_F(InPlaceTest, Optimizer) {
   kernels::ThreadPool pool(2);
   for (const Shape& shape : {Shape{3, 5}, Shape{100, 64}, Shape{2048, 1024}}) {
@@ -165,19 +165,19 @@ TEST_F(InPlaceTest, WhatIsReadLaterMayNotBeUpdated) {
   const auto may_update = [&](TracedFunction fn) { return MakeExecutable(fn, args).MayUpdate(0, 0); };
   EXPECT_TRUE(may_update([](In in) { return Values{in[0] + in[1]}; }));
   EXPECT_TRUE(may_update([](In in) { return Values{ops::Reshape(in[0] * 2.0, {16})}; }));
-  // Other elements than its own.
+  // The output reads other elements of the argument than its own.
   EXPECT_FALSE(may_update([](In in) { return Values{ops::Transpose(in[0], {1, 0})}; }));
   EXPECT_FALSE(may_update([](In in) { return Values{ops::MatMul(in[0], in[1])}; }));
-  // It is an output itself, under another name, too; or what was made before is copied into this one.
+  // The argument is itself an output, possibly as an alias; or an output computed earlier is copied into this one.
   EXPECT_FALSE(may_update([](In in) { return Values{in[0] + in[1], in[0]}; }));
   EXPECT_FALSE(may_update([](In in) { return Values{in[0] + in[1], ops::Reshape(in[0], {16})}; }));
   EXPECT_FALSE(may_update([](In in) { return Values{in[0]}; }));
-  // Read by a later step.
+  // A later step reads the argument.
   EXPECT_FALSE(may_update([](In in) {
     const Value sum = in[0] + in[1];
     return Values{sum, ops::MatMul(sum, in[0])};
   }));
-  // A composite may hand out its operand.
+  // A composite may return its operand.
   EXPECT_FALSE(may_update([](In in) {
     const Value twin = Twin(in[0])[0];
     return Values{in[1] * 3.0, twin + 1.0};
@@ -188,7 +188,7 @@ TEST_F(InPlaceTest, WhatIsReadLaterMayNotBeUpdated) {
   EXPECT_FALSE(sum.MayUpdate(0, 1));
 }
 
-// Eval makes all results before the first one is stored.
+// Eval computes all results before the first one is stored.
 TEST_F(InPlaceTest, WithHooks) {
   Arrays args;
   for (int i = 0; i < 4; ++i) args.push_back(RandomArray({DType::kF32, {3, 5}}, i, 0.1, 2));
@@ -235,8 +235,8 @@ TEST_F(InPlaceTest, Errors) {
                         {"overlaps that of argument data \"0\", which is still needed when the output is written"}));
 }
 
-// Products with numbers are read by a sum as they are made, up to two on each side. What is read twice, or is a result,
-// stays as it is.
+// A sum reads products with numbers as they are computed, up to two on each side. A product that is read twice, or is a
+// result, stays separate.
 TEST(ExecutableTest, SumsOfProductsWithNumbers) {
   const Array x = RandomArray({DType::kF32, {50, 70}}, 1), y = RandomArray({DType::kF32, {50, 70}}, 2);
   const Array a = RandomArray({DType::kF32, {}}, 3), b = RandomArray({DType::kF32, {}}, 4);
@@ -246,7 +246,7 @@ TEST(ExecutableTest, SumsOfProductsWithNumbers) {
         const auto times = [](const Value& v, const Value& number) { return v * ops::BroadcastTo(number, v.shape()); };
         const Value result = times(p, a), twice = times(q, b), made = ops::Exp(p);
         const Value sum = times(times(made, a), b) + q * 0.3;
-        // Made long before it is read: its memory is not used again until then.
+        // Computed long before it is read: its memory is not reused until then.
         const Value early = times(ops::Exp(q), a);
         const Value later = times(times(times(sum, a), b), a) - times(q * 0.7, b);
         return Values{result,
@@ -261,7 +261,7 @@ TEST(ExecutableTest, SumsOfProductsWithNumbers) {
       {x, y, a, b});
 }
 
-// What a composite returns may be its operand, whose memory is used again.
+// A composite may return its operand, whose memory is then reused.
 TEST(ExecutableTest, AReturnedOperandOutlivesItsPlaceInTheArena) {
   ExpectSameAsEval(
       [](In in) {
@@ -273,8 +273,8 @@ TEST(ExecutableTest, AReturnedOperandOutlivesItsPlaceInTheArena) {
       {RandomArray({DType::kF32, {50}}, 3)});
 }
 
-// A number for each row: one that operations of two operands read as it is, in either place and as an output; one that
-// others read, too; one that is read long after it was made.
+// A number for each row: read in place by operations of two operands, on either side and as an output; also read by
+// other operations; or read long after it was computed.
 TEST(ExecutableTest, NumbersOfRows) {
   const auto fn = [](In in) {
     const Value sum = ops::ReduceSum(in[0], {-1}, true), max = ops::ReduceMax(in[0], {-1}, true);
@@ -288,8 +288,8 @@ TEST(ExecutableTest, NumbersOfRows) {
   }
 }
 
-// Rows that all rows read: of whole strips and of others, several in one, of other dtypes, read as another dtype, and
-// read by a reduction, too.
+// Rows that all rows read: in full strips and in others, several at once, of other dtypes, read as another dtype, and
+// also read by a reduction.
 TEST(ExecutableTest, OneRowForAllRows) {
   const auto fn = [](In in) {
     const Value row = in[1] * 2.0, wide = ops::BroadcastTo(in[1], in[0].shape());
@@ -310,7 +310,7 @@ TEST(ExecutableTest, OneRowForAllRows) {
   }
 }
 
-// Two sums of the rows of one value, and a sum of rows that an operand is read as by another member.
+// Row sums of one value: two directly, one through a reshape.
 TEST(ExecutableTest, SumsOfOneValue) {
   const auto fn = [](In in) {
     const Value y = in[0] * 2.0;
@@ -320,7 +320,7 @@ TEST(ExecutableTest, SumsOfOneValue) {
   for (const int64_t rows : {1, 2, 7, 600}) ExpectSameAsEval(fn, {RandomArray({DType::kF32, {rows, 37}}, 1)});
 }
 
-// With one column a sum of a row has the shape of the row: steps and further sums read it without a broadcast.
+// With one column a row sum has the shape of the row: steps and further sums read it without a broadcast.
 TEST(ExecutableTest, SumsOfRowsOfOneElement) {
   const auto fn = [](In in) {
     const Value e = ops::Exp(in[0]), sum = ops::ReduceSum(e, {-1}, true);
@@ -419,7 +419,8 @@ TEST(ExecutableTest, LargeArraysHaveTheSameBitsOnThreads) {
   ExpectSameAsEval(fn, {RandomArray({DType::kF32, {503, 701}}, 1), RandomArray({DType::kF32, {701}}, 2)});
 }
 
-// Large outputs go past the caches. Some rows are no whole vectors, and a sum and a transpose read an output.
+// Large outputs are written past the caches. Some rows are not multiples of a vector, and a sum and a transpose read an
+// output.
 TEST(ExecutableTest, LargeOutputs) {
   for (const int64_t columns : {1024, 1031}) {
     ExpectSameAsEval(
@@ -432,7 +433,7 @@ TEST(ExecutableTest, LargeOutputs) {
   }
 }
 
-// The watch sees equations in a fused group, and hooks change no bit.
+// The checks see equations in a fused group, and hooks change no bit.
 TEST(ExecutableTest, HooksSeeEachEquation) {
   const absl::StatusOr<Program> program =
       testing::TraceWith([](absl::Span<const Value> in) { return std::vector<Value>{ops::Log(in[0] - 1.0) * 2.0}; },

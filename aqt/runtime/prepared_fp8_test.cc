@@ -59,7 +59,7 @@ SlotValues Served(const Program& program, float scale) {
   return values;
 }
 
-// Also for scales that are no power of two, where dequantized numbers are multiplied.
+// Includes scales that are not powers of two, for which dequantized numbers are multiplied.
 TEST(PreparedFp8Test, HasTheSameBits) {
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     for (const float scale : {0.25f, 0.3f}) {
@@ -92,7 +92,7 @@ TEST(PreparedFp8Test, HasTheSameBits) {
   }
 }
 
-// Nothing is packed whose kernel or scale may change, and nothing that learns.
+// A kernel is not packed if it or its scale may change, or if it is trained.
 TEST(PreparedFp8Test, PacksOnlyWhatIsFixed) {
   const absl::StatusOr<Program> program = TraceDot(DType::kF32, 4, 8, 5, {.name = "fc"});
   ASSERT_THAT(program, IsOk());
@@ -106,7 +106,7 @@ TEST(PreparedFp8Test, PacksOnlyWhatIsFixed) {
   }
   const absl::StatusOr<PreparedProgram> prepared = PreparedProgram::Make({*program}, all);
   ASSERT_THAT(prepared, IsOk());
-  // One byte for each code, and the panels: at least as much again.
+  // One byte for each code, and at least as many for the panels.
   EXPECT_GE(prepared->num_bytes(), 2 * 8 * 5);
   EXPECT_THAT(SaveProgram(prepared->program(0), ops::ProgramCodecs()),
               FailsWith(absl::StatusCode::kUnimplemented, {"fp8_packed_dot", "the kernels of this machine"}));

@@ -25,7 +25,7 @@ using testing::TraceWith;
 using Values = std::vector<Value>;
 using In = absl::Span<const Value>;
 
-// The last equation is a dot_general with the bits of the transposed product, or still a transpose.
+// Expects the last equation to be a dot_general with the bits of the transposed product, or else still a transpose.
 void ExpectExchanged(const DotDims& dims, const Axes& permutation, const Aval& lhs, const Aval& rhs, bool exchanged) {
   const std::vector<Array> args = {RandomArray(lhs, 1), RandomArray(rhs, 2)};
   const absl::StatusOr<Program> program =
@@ -62,12 +62,12 @@ TEST(SimplifyTest, LeavesWhatOthersRead) {
   EXPECT_EQ(ToText(WithoutTransposedProducts(*program)), ToText(*program));
 }
 
-// A float with an integer: the kernel of such products takes the integers on the right.
+// A float with an integer: the kernel of such products needs the integers on the right.
 TEST(SimplifyTest, LeavesMixedProducts) {
   ExpectExchanged({{1}, {0}, {}, {}}, {1, 0}, {DType::kF32, {4, 6}}, {DType::kS8, {6, 5}}, false);
 }
 
-// What stands between a product and its transpose follows it, in the same order.
+// Operations between a product and its transpose are moved after the transpose, in the same order.
 TEST(SimplifyTest, MovesTransposesBeforeElementwiseOperations) {
   const std::vector<Array> args = {RandomArray({DType::kF32, {4, 6}}, 1), RandomArray({DType::kF32, {6, 5}}, 2),
                                    RandomArray({DType::kF32, {}}, 3), RandomArray({DType::kF32, {4, 5}}, 4)};
@@ -94,7 +94,7 @@ TEST(SimplifyTest, MovesTransposesBeforeElementwiseOperations) {
         return Values{ops::Transpose(ops::MatMul(in[0], in[1]) / number, {1, 0}), number};
       },
       0);
-  // Read elsewhere, too; of two arrays; of no product.
+  // A result that is also read elsewhere; an operation of two arrays; no product.
   simplify(
       [](In in) {
         const Value scaled = ops::MatMul(in[0], in[1]) / in[2];

@@ -38,7 +38,7 @@ struct FusedCall {
   int64_t first, rows;
   const void* ahead;  // null, or FusedInstruction::ahead for the rows after these
   kernels::StripCall::Fraction ahead_part;
-  // Of a strip that computes a block of its matrices; otherwise 0.
+  // For a strip that computes a block of its matrices; otherwise 0.
   int64_t columns = 0, row_stride = 0;
 };
 

@@ -21,7 +21,7 @@ Array Bytes(const Aval& aval, Random& random) {
   return std::move(builder).Build();
 }
 
-// The whole, and every part, are those of EvalOp.
+// The full copy, and every part, equal those of EvalOp.
 void ExpectCopies(const Op& op, const Array& x, Random& random) {
   const Array want = (*EvalOp(op, {x}))[0];
   const std::optional<StridedCopy> copy = StridedCopy::Of(op, x.aval(), want.aval());
@@ -83,7 +83,7 @@ TEST(StridedCopyTest, CopiesWhatEvalDoes) {
   }
 }
 
-// Arrays that are worth several threads: matrices that are transposed, with rows that are no whole band, and rows.
+// Arrays large enough for several threads: transposed matrices, whose rows are not multiples of a band, and rows.
 TEST(StridedCopyTest, ThreadsWriteTheSameBytes) {
   Random random(2);
   kernels::ThreadPool pool(3);

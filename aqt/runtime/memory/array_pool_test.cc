@@ -17,7 +17,7 @@ TEST(ArrayPoolTest, WhatIsGivenBackIsTakenAgain) {
   std::shared_ptr<void> first = pool.Take(100);
   const void* const data = first.get();
   const std::weak_ptr<void> watched = first;
-  EXPECT_NE(pool.Take(100).get(), data);  // it is still held
+  EXPECT_NE(pool.Take(100).get(), data);  // it is still in use
   first.reset();
   EXPECT_TRUE(watched.expired());
   EXPECT_EQ(pool.kept_bytes(), 200);
@@ -26,7 +26,7 @@ TEST(ArrayPoolTest, WhatIsGivenBackIsTakenAgain) {
   EXPECT_EQ(pool.kept_bytes(), 0);
 }
 
-// Kept memory makes way for what is in use.
+// Kept memory is freed for memory in use.
 TEST(ArrayPoolTest, TheTotalIsBounded) {
   ArrayPool pool(300);
   pool.Take(100);
@@ -68,7 +68,7 @@ TEST(ArrayPoolTest, LargeArraysOfTheThreadComeFromIt) {
     EXPECT_EQ(pool.kept_bytes(), kLarge);
   }
   EXPECT_EQ(UseMemorySource::Current(), nullptr);
-  // Zeros are zeros in memory that was used before.
+  // Zeros are zeros even in reused memory.
   const UseMemorySource use(&pool);
   ArrayBuilder builder(DType::kS8, {kLarge});
   builder.Mutable<int8_t>()[7] = 3;

@@ -15,7 +15,7 @@ TEST(BufferPoolTest, WhatIsHeldIsNotGivenAgain) {
   EXPECT_NE(pool.Take(100).get(), data);
   const std::shared_ptr<void> copy = first;
   first.reset();
-  EXPECT_NE(pool.Take(100).get(), data);  // it is still held
+  EXPECT_NE(pool.Take(100).get(), data);  // it is still in use
 }
 
 TEST(BufferPoolTest, TheOldOwnerIsGone) {
