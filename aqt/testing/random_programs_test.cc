@@ -27,7 +27,7 @@ namespace {
 
 constexpr int kSteps = 40;
 
-// What goes wrong with this program; "" if nothing.
+// The failure of this program; "" if there is none.
 std::string Problem(uint64_t seed, int steps) {
   const std::vector<Array> args = RandomProgramArgs(seed);
   const absl::StatusOr<Program> program = RandomProgram(seed, steps);
