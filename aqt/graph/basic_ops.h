@@ -65,8 +65,8 @@ Value Exp(const Operand& x);       // e^x
 Value Expm1(const Operand& x);     // e^x - 1
 Value Log(const Operand& x);       // ln(x)
 Value Log1p(const Operand& x);     // ln(1 + x)
-Value Sin(const Operand& x);       // x in radians
-Value Cos(const Operand& x);       // x in radians
+Value Sin(const Operand& x);       // the sine; x in radians
+Value Cos(const Operand& x);       // the cosine; x in radians
 Value Tanh(const Operand& x);      // the hyperbolic tangent
 Value Logistic(const Operand& x);  // 1 / (1 + e^-x)
 Value Erf(const Operand& x);       // the error function
@@ -85,9 +85,9 @@ Value IntegerPow(const Operand& x, int64_t exponent);  // x^exponent, by repeate
 // x rounded to a float format with these exponent and mantissa bits, in its own dtype; see kernels::ReducePrecision.
 Value ReducePrecision(const Operand& x, int exponent_bits, int mantissa_bits);
 
-Value And(const Operand& a, const Operand& b);  // logical; bool
-Value Or(const Operand& a, const Operand& b);   // logical; bool
-Value Not(const Operand& x);                    // logical; bool
+Value And(const Operand& a, const Operand& b);  // logical and of bool
+Value Or(const Operand& a, const Operand& b);   // logical or of bool
+Value Not(const Operand& x);                    // logical not of bool
 Value IsFinite(const Operand& x);               // neither infinite nor NaN; the result is bool
 
 Value Equal(const Operand& a, const Operand& b);         // a == b; the result is bool
@@ -118,7 +118,7 @@ Value ReduceMin(const Operand& x, const Axes& axes, bool keepdims = false);
 Value ReduceProd(const Operand& x, const Axes& axes, bool keepdims = false);
 // The s32 index of the first maximum along `axis`; NaN wins. The result does not have the axis.
 Value ArgMax(const Operand& x, int64_t axis);
-// The same for the first minimum.
+// The s32 index of the first minimum, otherwise as ArgMax.
 Value ArgMin(const Operand& x, int64_t axis);
 // Sums of the elements up to and including each one along `axis`; with `reverse`, from each one on.
 Value CumulativeSum(const Operand& x, int64_t axis, bool reverse = false);
@@ -129,7 +129,7 @@ Value ReduceWindowMax(const Operand& x, const WindowDims& dims);  // the maximum
 Value ReduceWindowMin(const Operand& x, const WindowDims& dims);  // the minimum of each window
 // The row-major index in x, s32, of the first maximum of each window.
 Value WindowArgMax(const Operand& x, const WindowDims& dims);
-Value WindowArgMin(const Operand& x, const WindowDims& dims);  // of the first minimum
+Value WindowArgMin(const Operand& x, const WindowDims& dims);  // the same for the first minimum
 
 // x's axes become the last axes of `shape`; extent 1 is stretched. x itself if it already has the shape.
 Value BroadcastTo(const Operand& x, const Shape& shape);
@@ -164,8 +164,9 @@ Value Iota(DType dtype, const Shape& shape, int64_t axis,
 // 32 random bits per element, u32, from a key u32[2].
 Value RandomBits(const Operand& key, const Shape& shape);
 
-// `out` defaults to the dtype of lhs, or to s32 for integers. Operands have one dtype, or both are integers, or lhs is
-// f16, bf16 or f32 and rhs is s8, s4 or s2; the sums of the last kind are those of aqt/kernels/digits/digits.h.
+// The contraction of lhs and rhs, see DotGeneralOp. `out` defaults to the dtype of lhs, or to s32 for integers.
+// Operands have one dtype, or both are integers, or lhs is f16, bf16 or f32 and rhs is s8, s4 or s2; the sums of the
+// last kind are those of aqt/kernels/digits/digits.h.
 Value DotGeneral(const Operand& lhs, const Operand& rhs, const DotDims& dims, std::optional<DType> out = std::nullopt);
 // Contracts lhs's last axis with rhs's first: [..., K] x [K, ...].
 Value MatMul(const Operand& lhs, const Operand& rhs);

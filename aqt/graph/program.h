@@ -91,9 +91,9 @@ struct Program {
   std::vector<int> InputsOfKind(SlotKind kind) const;
 };
 
-// Internal, naming the equation, unless every variable is bound once and before its use (inputs, constants, equations
-// in order), every output has the aval that the operation infers, and slots are distinct. Runs after each trace, and so
-// after each transform that traces.
+// Checks that every variable is bound once and before its use (inputs, constants, equations in order), that every
+// output has the aval that the operation infers, and that slots are distinct. Internal, naming the equation, otherwise.
+// Runs after each trace, and so after each transform that traces.
 absl::Status Check(const Program& program);
 
 // Options of ToText.
