@@ -77,7 +77,8 @@ class FileLock {
   virtual ~FileLock() = default;
 };
 
-// Implementations are thread-safe. Symbolic links are followed, except by LStat, Remove, Rename and Exchange.
+// The operations on files and folders. Implementations are thread-safe. Symbolic links are followed, except by LStat,
+// Remove, Rename and Exchange.
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
@@ -121,7 +122,7 @@ const FileSystem& LocalFileSystem();
 
 // ---- on any FileSystem
 
-// False if the path does not exist; an error if that cannot be determined.
+// Whether the path exists; an error if that cannot be determined.
 absl::StatusOr<bool> Exists(const FileSystem& fs, absl::string_view path);
 // Whether both exist and are the same file or folder, also through links.
 absl::StatusOr<bool> SameFile(const FileSystem& fs, absl::string_view a, absl::string_view b);
@@ -179,11 +180,11 @@ class OutputFolder {
 
 // ---- paths, as text
 
-// "a" + "b" gives "a/b"; an absolute second part is returned unchanged.
+// The path of `name` in `folder`: "a" and "b" give "a/b"; an absolute `name` is returned unchanged.
 std::string JoinPath(absl::string_view folder, absl::string_view name);
-// "a/b" gives "b"; trailing slashes are ignored; "" for "/" and "".
+// The last part of a path: "a/b" gives "b"; trailing slashes are ignored; "" for "/" and "".
 absl::string_view BaseName(absl::string_view path);
-// "a/b" gives "a", "a" gives ".", "/a" gives "/"; trailing slashes are ignored.
+// The folder of a path: "a/b" gives "a", "a" gives ".", "/a" gives "/"; trailing slashes are ignored.
 absl::string_view FolderOf(absl::string_view path);
 
 }  // namespace aqt::io
