@@ -28,15 +28,15 @@ using ContractionDims = std::variant<DotDims, ConvDims, RaggedDims, EinsumDims>;
 // The dimensions of contractions with a plan of their own: an einsum is a dot_general.
 using PlannedDims = std::variant<DotDims, ConvDims, RaggedDims>;
 
-// "dot_general", "conv", "ragged_dot", "einsum".
+// The kind by name: "dot_general", "conv", "ragged_dot", "einsum".
 absl::string_view KindOf(const ContractionDims& dims);
 absl::string_view KindOf(const PlannedDims& dims);
 
-// InvalidArgument, naming the known kinds, for any other kind.
+// InvalidArgument, naming the known kinds, unless `kind` is one of them.
 absl::Status ValidateKind(absl::string_view kind);
 
-// For the text of a program: "dims=(([1],[0]),([],[]))"; "padding=SAME, strides=[2,2], groups=4", without values of 1;
-// nothing for a ragged contraction.
+// The dims in the text of a program: "dims=(([1],[0]),([],[]))"; "padding=SAME, strides=[2,2], groups=4", without
+// values of 1; nothing for a ragged contraction.
 std::string DescribeDims(const PlannedDims& dims);
 
 }  // namespace aqt

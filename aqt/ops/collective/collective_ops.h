@@ -48,12 +48,14 @@ class UseMesh {
 
 namespace ops {
 
-// x is f32, f64 or s32; the result has the bits of AllReduce(). Evaluation fails with FailedPrecondition outside a
-// UseCollective (with `mesh_axes`, outside a UseMesh that has them), or in one with another number of processes.
+// The sum, maximum or minimum of x over the processes, with the bits of AllReduce(); x is f32, f64 or s32. Evaluation
+// fails with FailedPrecondition outside a UseCollective (with `mesh_axes`, outside a UseMesh that has them), or in one
+// with another number of processes.
 Value AllReduce(AllReduceKind kind, const Value& x, int processes, absl::string_view mesh_axes = "");
-// x has any dtype; the extent of `axis` is multiplied by the number of processes. Fails like AllReduce.
+// The parts of all processes, concatenated along `axis`; x has any dtype. Fails like AllReduce.
 Value AllGather(const Value& x, int64_t axis, int processes, absl::string_view mesh_axes = "");
-// x is f32 or f64: a value that the processes share, each using it for its own part. Fails like AllReduce.
+// x, with its gradient summed over the processes: a value that they share, each using it for its own part. x is f32 or
+// f64. Fails like AllReduce.
 Value SumGradient(const Value& x, int processes, absl::string_view mesh_axes = "");
 
 }  // namespace ops

@@ -56,9 +56,10 @@ struct Fp8DotSharding {
   const std::string& DxSum() const { return y.columns; }
 };
 
-// x_axes name the rows and columns of x, kernel_axes those of the kernel. The rows of y are divided like those of x;
-// its columns like those of the kernel, unless the same mesh axis divides the rows. The contracted axis is divided like
-// the columns of x, or else like the rows of the kernel, unless that mesh axis divides y. Errors: LayoutOf's.
+// Plans a product. x_axes name the rows and columns of x, kernel_axes those of the kernel. The rows of y are divided
+// like those of x; its columns like those of the kernel, unless the same mesh axis divides the rows. The contracted
+// axis is divided like the columns of x, or else like the rows of the kernel, unless that mesh axis divides y. Errors:
+// LayoutOf's.
 absl::StatusOr<Fp8DotSharding> PlanFp8Dot(absl::Span<const AxisRule> rules, const Mesh& mesh,
                                           const std::array<std::string, 2>& x_axes,
                                           const std::array<std::string, 2>& kernel_axes);

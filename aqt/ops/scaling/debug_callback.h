@@ -27,7 +27,7 @@ struct ScaledArray {
   std::optional<Array> scale = std::nullopt;
 };
 
-// Called by the thread that runs the program, in the order of its equations. It may keep the arrays.
+// A user function. The thread that runs the program calls it, in the order of the equations. It may keep the arrays.
 using DebugFunction = std::function<void(const ScaledArray&)>;
 
 // For transforms: the result of a callback's operation on an operand with a scale. Null for any other operation.
