@@ -35,7 +35,8 @@ struct ExecutableOptions {
   EvalHooks hooks = {};
 };
 
-// Immutable and thread-safe; cheap to copy. Concurrent calls each have their own arena, which is kept for later calls.
+// A program that is ready to run. Immutable and thread-safe; cheap to copy. Concurrent calls each have their own arena,
+// which is kept for later calls.
 class Executable {
  public:
   // The program may hold any operation; operations unknown to the runtime run as in Eval.

@@ -32,7 +32,7 @@ struct PrepareOptions {
   bool keep_values = true;
 };
 
-// Immutable and thread-safe; cheap to copy.
+// Programs with fixed weights, ready to serve. Immutable and thread-safe; cheap to copy.
 class PreparedProgram {
  public:
   // One function traced for several shapes of its data, or only one program. `values` has arrays for some inputs,
