@@ -109,7 +109,7 @@ struct Executable::Impl {
                                                    void* memory, BlockEpilogue* epilogue) const;
   std::vector<Profile::Step> ProfiledSteps() const;
   // The elements of a variable. They have no owner if they are in the arena, so a cache that watches its operands'
-  // owners takes them for dead.
+  // owners treats them as dead.
   Array ArrayOf(const Frame& frame, VarId var) const {
     const VarId root = plan.variables[var].root;
     const std::shared_ptr<const void>& holder = frame.holders[root];

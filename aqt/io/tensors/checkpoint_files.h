@@ -59,7 +59,7 @@ struct WholeOfFile {
   int64_t num_files = 0;             // in the set
   std::vector<std::string> missing;  // from its folder
 };
-// Nullopt if neither the file's name nor an index beside it says that it is one of several.
+// Nullopt if neither the file's name nor an index next to it shows that it is one of several.
 std::optional<WholeOfFile> FindWholeOfFile(const FileSystem& fs, absl::string_view file);
 
 // The first few names, for a message.
