@@ -7,13 +7,14 @@
 
 namespace aqt {
 
+// The options of Dce.
 struct DceOptions {
-  // Kinds of inputs that are removed, too, if nothing uses them.
+  // Kinds of inputs that are also removed if nothing uses them.
   std::vector<SlotKind> drop_inputs = {};
 };
 
-// `program` without equations and constants that no output depends on. Equations with several outputs stay whole as
-// long as one is used; Composite::Eval need not compute the others.
+// `program` without equations and constants that no output depends on. An equation with several outputs is kept as long
+// as one is used; Composite::Eval need not compute the others.
 Program Dce(const Program& program, const DceOptions& options = {});
 
 }  // namespace aqt

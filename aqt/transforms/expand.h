@@ -9,9 +9,9 @@
 
 namespace aqt {
 
-// Replaces composites by their meaning (Composite::Expand), including those inside expansions, until none with an
-// expansion is left. `names` limits this to composites with these names; if empty, all are replaced. The program's bits
-// do not change.
+// Replaces composites by their definitions (Composite::Expand), including those inside expansions, until none with an
+// expansion is left. `names` limits this to composites with these names; if empty, all are replaced. The bits of the
+// program's results do not change.
 absl::StatusOr<Program> Expand(const Program& program, const std::vector<std::string>& names = {});
 
 }  // namespace aqt

@@ -1,7 +1,7 @@
 #ifndef AQT_TRANSFORMS_PIPELINE_H_
 #define AQT_TRANSFORMS_PIPELINE_H_
 
-// Runs transforms one after the other; an observer sees each stage.
+// Runs transforms in order; an observer sees each stage.
 //
 //   Pipeline pipeline;
 //   pipeline.Add(StageKind::kInject, "inject", [&](const Program& p) { return Inject(p, config); });
@@ -18,11 +18,11 @@
 
 namespace aqt {
 
-// The order that stages must have; kDce may come anywhere.
+// The required order of stages; kDce may come anywhere.
 enum class StageKind {
   kAmp,      // before injection: a quantized contraction is made for one dtype
   kInject,   // before gradients, so that a quantized contraction's own backward pass is used
-  kGrad,     // a loss scaler is part of it (loss_scale.h)
+  kGrad,     // includes a loss scaler (loss_scale.h)
   kScalify,  // after gradients, whose equations are scaled like all others
   kExpand,   // after gradients, which need the composites
   kFold,     // last, because its result is what is served
@@ -30,6 +30,7 @@ enum class StageKind {
 };
 absl::string_view ToString(StageKind kind);  // "inject", ...
 
+// A checked sequence of named transforms.
 class Pipeline {
  public:
   using Transform = std::function<absl::StatusOr<Program>(const Program&)>;
@@ -38,10 +39,9 @@ class Pipeline {
 
   Pipeline& Add(StageKind kind, std::string name, Transform transform);
 
-  // InvalidArgument if the stages are not in the order of StageKind, or one has no function; a stage's error, with its
-  // name.
-  // If the environment variable AQT_DUMP_PROGRAMS names a folder, each stage is also written there as NN_name.txt;
-  // Unavailable if that fails.
+  // Runs the stages in the order in which they were added. InvalidArgument if the stages are not in the order of
+  // StageKind, or one has no function; a stage's error, with its name. If the environment variable AQT_DUMP_PROGRAMS
+  // names a folder, each stage is also written there as NN_name.txt; Unavailable if that fails.
   absl::StatusOr<Program> Run(const Program& program, const Observer& observer = nullptr) const;
 
  private:

@@ -1,7 +1,7 @@
 #ifndef AQT_TRANSFORMS_PARALLEL_PARTITION_H_
 #define AQT_TRANSFORMS_PARALLEL_PARTITION_H_
 
-// How operations run on parts of the batch (data_parallel.h). Internal.
+// Runs operations on parts of the batch (data_parallel.h). Internal.
 
 #include <cstdint>
 #include <functional>
@@ -20,20 +20,21 @@
 
 namespace aqt::internal {
 
-// What a process has of a variable.
+// A process's shard of a variable.
 struct Part {
-  // Makes the process's part of a whole variable along an axis without the whole; and what it has made.
+  // Makes the process's shard of a replicated variable along an axis without computing the full variable; caches the
+  // results.
   struct Cutter {
     std::function<Value(int64_t axis)> make;
     std::map<int64_t, Value> made = {};
   };
   Value value;
-  Aval whole;                                // of the variable in the whole batch
-  std::optional<int64_t> axis = {};          // which the processes divide; nullopt: each has the whole variable
-  std::shared_ptr<Cutter> cutter = nullptr;  // only of whole variables; null: a slice is the way
+  Aval whole;                                // of the variable in the full batch
+  std::optional<int64_t> axis = {};          // divided among the processes; nullopt: the variable is replicated
+  std::shared_ptr<Cutter> cutter = nullptr;  // only for replicated variables; null: slice
 };
 
-// The processes, and what a process does for all operations.
+// The processes, and the primitives that all operations share.
 class Partition {
  public:
   Partition(int rank, int processes, FloatSums float_sums)
@@ -44,17 +45,17 @@ class Partition {
   // `whole` with its extent along `axis` divided by the number of processes.
   Aval AvalOfPart(Aval whole, int64_t axis) const;
 
-  // The variable of the whole batch.
+  // The variable of the full batch.
   Value Whole(const Part& part) const;
-  // The process's part along `axis`, whose extent is a multiple of the number of processes.
+  // The process's shard along `axis`, whose extent is a multiple of the number of processes.
   Value Cut(const Part& part, int64_t axis) const;
 
-  // Over the processes; of f16 and bf16, only maxima and minima.
+  // Reduces over the processes; for f16 and bf16, only maxima and minima.
   Value AllReduce(AllReduceKind kind, const Value& x) const;
   // Whether sums of this dtype over the batch may be added per process.
   bool Reduces(DType dtype) const { return dtype == DType::kS32 || float_sums_ == FloatSums::kReduce; }
 
-  // One operation, whose outputs have these avals in the whole batch.
+  // Runs one operation whose outputs have these avals in the full batch.
   std::vector<Part> Apply(const Op& op, absl::Span<const Part> in, absl::Span<const Aval> out) const;
 
  private:
@@ -62,7 +63,7 @@ class Partition {
   const FloatSums float_sums_;
 };
 
-// The output of an operation with at least one operand that is divided; nullopt where it needs all operands whole.
+// The output of an operation with at least one divided operand; nullopt if it needs all operands replicated.
 // partition_rules.cc says how each operation is cut.
 std::optional<Part> CutOperation(const Partition& partition, const Op& op, absl::Span<const Part> in, const Aval& out);
 
@@ -70,8 +71,8 @@ std::optional<Part> CutOperation(const Partition& partition, const Op& op, absl:
 std::optional<Part> CutComposite(const Partition& partition, const CompositeOp& op, absl::Span<const Part> in,
                                  const Aval& out);
 
-// The operands of an operation that needs them whole. Of a calibration with DelayedScaling, which reads of x only the
-// largest magnitude, x becomes that of all processes.
+// The operands of an operation that needs them replicated. A calibration with DelayedScaling reads only the largest
+// magnitude of x, so there x becomes the maximum over all processes.
 std::vector<Part> OperandsOf(const Partition& partition, const Op& op, absl::Span<const Part> in);
 
 // Whether an operation computes each element from the elements of its operands at the same place.

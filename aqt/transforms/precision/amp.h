@@ -5,23 +5,23 @@
 //
 //   absl::StatusOr<Program> fast = Amp(program, {.compute_dtype = DType::kBF16});
 //
-// A policy says what happens to the operands of each operation. Its keys are names of scopes, names of operations and
-// "amp_default". For an equation the first key that the policy has decides, in this order:
-//   1. the scopes around it, the outermost first: "mlp/fc1" are "mlp", "mlp/fc1" and "fc1"; scopes that are active
+// A policy says how the operands of each operation are converted. Its keys are names of scopes, names of operations and
+// "amp_default". For each equation the first key in the policy decides, in this order:
+//   1. the enclosing scopes, outermost first: "mlp/fc1" gives "mlp", "mlp/fc1" and "fc1"; scopes that are active
 //      around the call of Amp come before the program's own;
-//   2. of a call (graph/call.h), its name; then the operation's name, such as "dot_general" or "exp";
+//   2. for a call (graph/call.h), its name; then the operation's name, such as "dot_general" or "exp";
 //   3. "amp_default".
-// Without any, the operands stay as they come. Only floats are converted. The original dtype of an operand is that of
-// the program given to Amp. Inputs and outputs keep their dtypes.
+// If no key is in the policy, the operands are not converted. Only floats are converted. The original dtype of an
+// operand is its dtype in the program given to Amp. Inputs and outputs keep their dtypes.
 //
 // The default policy:
 //   add, sub, dot_general, conv, ragged_dot, einsum   compute precision
 //   exp, log, mul, div                                f32
 //   amp_default, amp_stop                             original precision
 //
-// Calls and quantized contractions are one operation: they run as they are, so inject (inject.h) after Amp. Take
-// gradients afterwards: they flow through the conversions, and arrive in the dtypes of the parameters. Differences from
-// jaxamp: docs/differences-from-jaxamp.md.
+// Calls and quantized contractions each count as one operation whose inside is not converted, so inject (inject.h)
+// after Amp. Take gradients afterwards: they flow through the conversions and arrive in the dtypes of the parameters.
+// Differences from jaxamp: docs/differences-from-jaxamp.md.
 
 #include <functional>
 #include <string>
@@ -46,11 +46,11 @@ struct AmpCall {
   std::vector<Value> operands;
 };
 
-// A rule of one's own. `original` has the operands' dtypes in the program given to Amp.
+// A custom rule. `original` has the operands' dtypes in the program given to Amp.
 using AmpFunction =
     std::function<absl::StatusOr<AmpCall>(DType compute_dtype, absl::Span<const DType> original, AmpCall call)>;
 
-// What a policy does with the operands.
+// How a policy converts the operands.
 struct AmpRule {
   enum class Kind {
     kOriginal,  // to their original dtypes
@@ -66,15 +66,22 @@ struct AmpRule {
   // "original precision", "bf16", "a function", ...
   std::string ToString() const;
 };
-// Rules that convert to one dtype also set the dtype of the result of a contraction.
+// Keeps the original dtypes. This rule and the next three set the dtype of a contraction's result when they convert to
+// one dtype.
 AmpRule UseOriginalPrecision();
+// Converts to AmpOptions::compute_dtype.
 AmpRule UseComputePrecision();
+// Converts to the widest of the original dtypes: f64, f32, bf16, f16.
 AmpRule UseWidestPrecision();
+// Converts to `dtype`.
 AmpRule UsePrecision(DType dtype);
 
+// Rules by key.
 using AmpPolicy = absl::btree_map<std::string, AmpRule>;
+// The default policy listed above.
 AmpPolicy DefaultAmpPolicy();
 
+// The options of Amp.
 struct AmpOptions {
   DType compute_dtype = DType::kF16;  // f16, bf16 or f32
   AmpPolicy policy = DefaultAmpPolicy();
@@ -84,22 +91,22 @@ struct AmpOptions {
 struct AmpReport {
   struct Line {
     std::string op, scope;
-    std::string key = {};                 // that decided; "" if none
+    std::string key = {};                 // the key that decided; "" if none
     std::string rule = {};                // AmpRule::ToString
     std::vector<std::string> casts = {};  // "operand 0: f32 -> f16"
   };
   std::vector<Line> lines;
-  std::vector<std::string> unused_keys;  // of the policy, without the defaults
+  std::vector<std::string> unused_keys;  // keys of the policy, without the defaults
   // The equations with conversions, then the unused keys.
   std::string ToString() const;
 };
 
-// InvalidArgument for a compute dtype that is not one of those, a rule without its function, and where an operation
-// refuses what a rule makes of its operands, with the operation, scope and line.
+// Applies the policy to `program`. InvalidArgument for a compute dtype that is not listed above, a rule without its
+// function, and where an operation refuses the converted operands, with the operation, scope and line.
 absl::StatusOr<Program> Amp(const Program& program, const AmpOptions& options = {}, AmpReport* report = nullptr);
 
-// Operations inside keep their original precision under the default policy: they are in the scope "amp_stop". A scope
-// further out that the policy names comes first.
+// While it exists, operations keep their original precision under the default policy: they are in the scope "amp_stop".
+// An outer scope that the policy names takes precedence.
 class AmpStop {
  public:
   AmpStop() : scope_("amp_stop") {}

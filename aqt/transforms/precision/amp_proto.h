@@ -11,8 +11,8 @@
 
 namespace aqt {
 
-// Reads a textproto of aqt.config.Amp. InvalidArgument "source:line:column: message" for errors of syntax and of form:
-// a rule without a key or a precision, a key twice, a key to remove that is not a default, and f64 as compute_dtype.
+// Reads a textproto of aqt.config.Amp. InvalidArgument "source:line:column: message" for errors of syntax and form: a
+// rule without a key or a precision, a duplicate key, a key to remove that is not a default, and f64 as compute_dtype.
 absl::StatusOr<AmpOptions> AmpOptionsFromText(absl::string_view textproto, absl::string_view source = "config");
 
 // AmpOptionsFromText(ToText(o)) has the policy of o. InvalidArgument, naming the key, for a rule with a function.

@@ -1,7 +1,7 @@
 #ifndef AQT_TRANSFORMS_PRECISION_SCALIFY_RULES_H_
 #define AQT_TRANSFORMS_PRECISION_SCALIFY_RULES_H_
 
-// What Scalify (scalify.h) makes of one equation. Internal.
+// The rules of Scalify (scalify.h) for one equation. Internal.
 
 #include <optional>
 #include <vector>
@@ -21,14 +21,14 @@ struct Lane {
   Value data = {};
   std::optional<Value> scale = std::nullopt;
   bool scalar = false;                          // all elements are one number
-  bool zero = false;                            // all elements are zero, which was known before any data
+  bool zero = false;                            // all elements are zero, known without any data
   std::optional<double> number = std::nullopt;  // that number, if it is known
 
   bool scaled() const { return scale.has_value(); }
   bool is_float() const { return IsFloat(data.dtype()); }
 };
 
-// What is known of all of its elements.
+// The properties of a constant's elements.
 Lane LaneOfConstant(const Array& array);
 // The value without a scale, in the dtype of its data.
 Value Unscaled(const Lane& lane);

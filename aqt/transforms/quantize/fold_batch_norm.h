@@ -10,14 +10,14 @@
 namespace aqt {
 
 // Folds a batch norm with running statistics (nn/norm.h, train = false), and anything else that multiplies or shifts
-// each output channel by a weight, into the contraction before it:
+// each output channel by a weight, into the preceding contraction:
 //   (conv(x, kernel) + bias - mean) * factor + beta  ->  conv(x, kernel * factor) + ((bias - mean) * factor + beta)
-// It does so behind each conv, and each dot_general without batch axes whose last axis is that of rhs, if rhs depends
-// only on parameters, statistics, frozen inputs and constants, and the intermediate results are used nowhere else. The
-// new kernel depends only on these, too, so that Fold computes it once and Inject quantizes it as a weight: fold before
-// Inject, and keep the result for calibration, freezing and serving alike. The folded program computes the same up to
-// rounding. A norm behind a cast, as f16 and bf16 have it, stays. `folded`, if not null, gets the scopes of the
-// contractions that took in a factor.
+// It applies after each conv, and after each dot_general without batch axes whose last axis is that of rhs, if rhs
+// depends only on parameters, statistics, frozen inputs and constants, and the intermediate results are used nowhere
+// else. The new kernel also depends only on these, so Fold computes it once and Inject quantizes it as a weight. Fold
+// before Inject, and use the result for calibration, freezing and serving alike. The folded program computes the same
+// result up to rounding. A norm after a cast, as in f16 and bf16, stays. `folded`, if not null, receives the scopes of
+// the contractions that absorbed a factor.
 absl::StatusOr<Program> FoldBatchNorm(const Program& program, std::vector<std::string>* folded = nullptr);
 
 }  // namespace aqt

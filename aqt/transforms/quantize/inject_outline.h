@@ -7,11 +7,11 @@
 
 namespace aqt {
 
-// Which contractions of a program the rules would hit, and what these would become, from the program's text alone
-// (ToText in graph/program.h). Nothing is built: it does not find that a configuration is illegal for the shapes of a
-// contraction, that a frozen tensor is missing, and names that a quantized contraction has already.
-// InvalidArgument, naming the line, for a text that ToText does not write, and as Inject for the rules themselves.
-// Rules that hit nothing are in the report.
+// Reports which contractions of a program the rules would match, and the results, from the program's text alone (ToText
+// in graph/program.h). Nothing is built. It does not detect a configuration that is illegal for the shapes of a
+// contraction, a missing frozen tensor, or a name that a quantized contraction already has. InvalidArgument, naming the
+// line, for a text that ToText does not write, and as Inject for the rules themselves. Rules that match nothing are in
+// the report.
 absl::StatusOr<InjectReport> ReportInjection(absl::string_view program_text, const InjectConfig& config);
 
 }  // namespace aqt

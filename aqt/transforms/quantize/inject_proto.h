@@ -12,13 +12,14 @@
 
 namespace aqt {
 
-// Reads a textproto of aqt.config.Inject. InvalidArgument "source:line:column: message" for errors of syntax and of
-// form, for a scope that is not a valid regular expression, and for a configuration that no contraction allows. Inject
-// reports what is illegal for the contraction that a rule hits.
+// Reads a textproto of aqt.config.Inject. InvalidArgument "source:line:column: message" for errors of syntax and form,
+// for a scope that is not a valid regular expression, and for a configuration that no contraction allows. Inject
+// reports what is illegal for the contraction that a rule matches.
 absl::StatusOr<InjectConfig> InjectConfigFromText(absl::string_view textproto, absl::string_view source = "config");
 
-// The presets of configs/presets/inject. InvalidArgument, listing the names, if there is none with this name.
+// The preset `name` of configs/presets/inject. InvalidArgument, listing the names, if it does not exist.
 absl::StatusOr<InjectConfig> InjectConfigFromPreset(absl::string_view name);
+// The names of the presets in configs/presets/inject.
 std::vector<std::string> InjectPresetNames();
 
 // InjectConfigFromText(ToText(c)) == c for any legal c.

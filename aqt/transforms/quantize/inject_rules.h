@@ -1,7 +1,7 @@
 #ifndef AQT_TRANSFORMS_QUANTIZE_INJECT_RULES_H_
 #define AQT_TRANSFORMS_QUANTIZE_INJECT_RULES_H_
 
-// What Inject and its report over a program's text have in common: rules, modes, and the lines of a report. Internal.
+// Shared by Inject and its report over a program's text: rules, modes, and the lines of a report. Internal.
 
 #include <cstddef>
 #include <memory>
@@ -20,7 +20,7 @@ namespace aqt::internal {
 // "rule 2", or "rule \"name\"".
 std::string RuleName(const InjectConfig& config, size_t rule);
 
-// A contraction as rules see it.
+// The properties of a contraction that rules test.
 struct Candidate {
   std::string kind, scope;
   bool from_params[2];  // whether lhs, rhs depend only on parameters, frozen inputs and constants
@@ -33,7 +33,7 @@ class RuleMatcher {
   RuleMatcher(RuleMatcher&&) noexcept;
   ~RuleMatcher();
 
-  // The position of the first rule that hits it; -1 if none does.
+  // The position of the first rule that matches it; -1 if none does.
   int Find(const Candidate& candidate) const;
 
  private:
@@ -46,14 +46,14 @@ class RuleMatcher {
 QuantMode ModeOf(const InjectConfig& config, const std::optional<QuantMode>& mode, const Tensor& tensor,
                  bool from_params);
 
-// What `rule` does to a side: "int8:s8", "int8:s8 in QUANT_MODE_CONVERT", "float".
+// The effect of `rule` on a side: "int8:s8", "int8:s8 in QUANT_MODE_CONVERT", "float".
 std::string DescribeSide(const InjectConfig& config, const InjectRule& rule, Side side, bool from_params);
 
 // Adds a contraction to a report.
 void AddContraction(const InjectConfig& config, const Candidate& candidate, std::string name, std::string operands,
                     int rule, InjectReport& report);
 
-// Fills in `unmatched`, when all contractions are in the report.
+// Fills in `unmatched`, once all contractions are in the report.
 void AddUnmatched(const InjectConfig& config, InjectReport& report);
 
 }  // namespace aqt::internal

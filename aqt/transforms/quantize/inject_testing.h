@@ -18,7 +18,7 @@
 
 namespace aqt {
 
-// (x [B,6], w1 [6,5], b1 [5], w2 [4,5]): the second weight is the lhs of its contraction. Nothing here knows about
+// (x [B,6], w1 [6,5], b1 [5], w2 [4,5]): the second weight is the lhs of its contraction. The model is written without
 // quantization.
 inline std::vector<Value> Model(absl::Span<const Value> in) {
   const NamedScope scope("mlp");
