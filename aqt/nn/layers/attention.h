@@ -1,8 +1,8 @@
 #ifndef AQT_NN_LAYERS_ATTENTION_H_
 #define AQT_NN_LAYERS_ATTENTION_H_
 
-// Attention (Vaswani et al. 2017). Both products of the attention are dot_generals in scopes of their own, "qk" and
-// "av", so that rules can quantize them like any other: scope: ".*/qk".
+// Attention (Vaswani et al. 2017). Both products of the attention are dot_generals in their own scopes, "qk" and "av",
+// so that rules can quantize them like any other: scope: ".*/qk".
 
 #include <cstdint>
 #include <optional>
@@ -26,8 +26,9 @@ Value PaddingMask(const Value& lengths, int64_t keys,
 // The exact softmax, or one of AQT's older layers: ops::LowPrecisionSoftmax, ops::ApproximateSoftmax.
 using AttentionSoftmax = std::variant<std::monostate, LowPrecision, SoftmaxApproximation>;
 
+// The options of DotProductAttention.
 struct DotProductAttentionOptions {
-  // Of the weights, while training: as Dropout.
+  // Dropout rate of the weights while training, as in Dropout.
   double dropout_rate = 0.0;
   bool train = true;
   AttentionSoftmax softmax = std::monostate();
@@ -36,18 +37,20 @@ struct DotProductAttentionOptions {
 // softmax(query key^T / sqrt(features) over the keys) value:
 //   query [batch, queries, heads, features], key [batch, keys, heads, features], value [batch, keys, heads, out]
 //   -> [batch, queries, heads, out]
-// `mask` is a bool that broadcasts to [batch, heads, queries, keys]; scores where it is false become the lowest finite
-// number, so that a query that sees no key gets the mean of all values. The softmax of f16 and bf16 is computed in f32.
-// In the scope `name`. Poisoned: InvalidArgument if the shapes do not fit.
+// `mask` is a bool that broadcasts to [batch, heads, queries, keys]. Scores where it is false become the lowest finite
+// number, so a query that sees no key gets the mean of all values. The softmax of f16 and bf16 is computed in f32. In
+// the scope `name`. Poisoned: InvalidArgument if the shapes do not fit.
 Value DotProductAttention(const Value& query, const Value& key, const Value& value, const std::optional<Value>& mask,
                           absl::string_view name, const DotProductAttentionOptions& options = {},
                           const std::source_location& where = std::source_location::current());
 
+// The options of MultiHeadAttention.
 struct MultiHeadAttentionOptions {
   int64_t heads = 1;
-  // Of each head. 0: those of the queries, divided among the heads, which must divide them.
+  // Features of each head. 0: the features of the queries divided among the heads; the number of heads must divide
+  // them.
   int64_t head_features = 0;
-  // Of the result. 0: those of the queries.
+  // Features of the result. 0: those of the queries.
   int64_t out_features = 0;
   bool use_bias = true;
   // If unset, LecunUniform over the contracted axes.
@@ -57,8 +60,8 @@ struct MultiHeadAttentionOptions {
 
 // DotProductAttention between projections (DenseGeneral) "query", "key", "value" and "out", in the scope `name`:
 //   queries [batch, queries, in], keys_values [batch, keys, in'] -> [batch, queries, out_features]
-// Self-attention gives the same value twice. Poisoned: InvalidArgument if a number of the options is out of range or
-// the shapes do not fit.
+// For self-attention, pass the same value twice. Poisoned: InvalidArgument if an option is out of range or the shapes
+// do not fit.
 Value MultiHeadAttention(const Value& queries, const Value& keys_values, const std::optional<Value>& mask,
                          absl::string_view name, const MultiHeadAttentionOptions& options,
                          const std::source_location& where = std::source_location::current());

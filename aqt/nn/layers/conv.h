@@ -18,14 +18,14 @@ namespace aqt::nn {
 // For ConvOptions::conv: quantizes according to `config` (ConvGeneralDilatedMake); `weights` is the mode of the kernel.
 QuantizedDotOptions AqtConv(DotGeneralRaw config, QuantMode weights = QuantMode::kTrain);
 
-// How a convolution layer is made.
+// The options of Conv.
 struct ConvOptions {
   int64_t features = 0;   // output channels; at least 1
-  Axes kernel_size = {};  // of each spatial axis, 1 to 3 of them
+  Axes kernel_size = {};  // extent of each spatial axis; 1 to 3 of them
   ConvDims dims = {.padding = ConvPadding::kSame};
   bool use_bias = true;
-  // Quantization of this layer's convolution. If unset, it is a plain one, which rules with ops "conv" may still
-  // quantize (transforms/inject.h). Both ways give the same program.
+  // Quantization of this layer's convolution. If unset, it is a plain convolution, which rules with ops "conv" may
+  // still quantize (transforms/inject.h). Both ways give the same program.
   std::optional<QuantizedDotOptions> conv = std::nullopt;
   // If unset, LecunUniform over all axes of the kernel but the last.
   Initializer kernel_init = nullptr;

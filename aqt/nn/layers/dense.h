@@ -17,10 +17,11 @@ namespace aqt::nn {
 // For the options of layers: quantizes according to `config`; `weights` is the mode of the kernel.
 QuantizedDotOptions AqtDotGeneral(DotGeneral config, QuantMode weights = QuantMode::kTrain);
 
+// The options of Dense.
 struct DenseOptions {
   int64_t features = 0;  // of the output; at least 1
   bool use_bias = true;
-  // Quantization of this layer's contraction. If unset, it is a plain one, which rules may still quantize
+  // Quantization of this layer's contraction. If unset, it is a plain contraction, which rules may still quantize
   // (transforms/inject.h). Both ways give the same program, even if a layer is used more than once
   // (NextContractionName).
   std::optional<QuantizedDotOptions> dot_general = std::nullopt;
@@ -33,9 +34,10 @@ struct DenseOptions {
 Value Dense(const Value& x, absl::string_view name, const DenseOptions& options,
             const std::source_location& where = std::source_location::current());
 
+// The options of DenseGeneral.
 struct DenseGeneralOptions {
   Shape features = {};  // the new axes; each at least 1
-  Axes axes = {-1};     // those of x that are contracted, in the order of the kernel's axes
+  Axes axes = {-1};     // the contracted axes of x, in the order of the kernel's axes
   bool use_bias = true;
   std::optional<QuantizedDotOptions> dot_general = std::nullopt;  // as in DenseOptions
   // If unset, LecunUniform over the contracted axes.
@@ -43,7 +45,7 @@ struct DenseGeneralOptions {
   Initializer bias_init = Zeros();
 };
 
-// The sum over several axes of x, to several new ones, which become the last: with axes = {-2, -1}
+// Contracts several axes of x and creates several new ones, which become the last. With axes = {-2, -1}:
 //   [..., a, b] x kernel [a, b, features...] + bias [features...] -> [..., features...]
 // Otherwise as Dense, which is the case of one axis and one feature axis. Poisoned: InvalidArgument if an axis is not
 // one of x or named twice, or if there are no features.

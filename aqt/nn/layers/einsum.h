@@ -12,13 +12,14 @@
 
 namespace aqt::nn {
 
+// The options of Einsum.
 struct EinsumOptions {
   Shape kernel = {};  // the shape of the kernel; extents at least 1
   bool use_bias = true;
-  // Quantization of this layer's contraction. If unset, it is a plain one, which rules with ops "einsum" may still
+  // Quantization of this layer's contraction. If unset, it is a plain einsum, which rules with ops "einsum" may still
   // quantize (transforms/inject.h). Both ways give the same program.
   std::optional<QuantizedDotOptions> einsum = std::nullopt;
-  // If unset, LecunNormal: fan_in are the axes of the kernel that the result lacks.
+  // If unset, LecunNormal, where fan_in covers the axes of the kernel that are not in the result.
   Initializer kernel_init = nullptr;
   Initializer bias_init = Zeros();
 };
@@ -26,9 +27,9 @@ struct EinsumOptions {
 // y = einsum(equation, x, kernel) + bias in the scope `name` (ops::Einsum). x is the first operand of the equation, the
 // parameter "kernel" the second one:
 //   Einsum(x, "btd,dhk->bthk", "query", {.kernel = {512, 8, 64}})     [b,t,512] -> [b,t,8,64]
-// The parameter "bias" has the axes of the result that the kernel has, in their order there; it is the same along all
-// others. Both have the dtype of x. Poisoned: InvalidArgument if an extent of the kernel is below 1, and as ops::Einsum
-// for an equation that does not parse or does not fit.
+// The parameter "bias" has the axes that the result shares with the kernel, in the order of the result, and is
+// broadcast along all others. Both have the dtype of x. Poisoned: InvalidArgument if an extent of the kernel is below
+// 1, and as ops::Einsum for an equation that does not parse or does not fit.
 Value Einsum(const Value& x, absl::string_view equation, absl::string_view name, const EinsumOptions& options,
              const std::source_location& where = std::source_location::current());
 

@@ -12,25 +12,26 @@
 
 namespace aqt::nn {
 
-// Integers that the rows of a table are rounded to, each row with its own scale (ops::RoundRowsToIntegers).
+// Rounds the rows of a table to integers, each row with its own scale (ops::RoundRowsToIntegers).
 struct IntegerRows {
   int bits = 8;             // 1 to 24
-  bool half_shift = false;  // odd halves: no zero, and one value more
+  bool half_shift = false;  // integers plus a half: no zero, and one value more
 };
 
+// The options of Embed and EmbedLogits.
 struct EmbedOptions {
   int64_t entries = 0, features = 0;  // at least 1
   DType dtype = DType::kF32;          // a float
   // If unset, Normal(1 / sqrt(features)).
   Initializer init = nullptr;
-  // What a lookup gives are rounded rows, as AQT's older EmbedAqt does; the gradient goes straight through. EmbedLogits
-  // takes the table itself, for rules to quantize: with one scale for each column of its transpose, they are those.
+  // A lookup gives rounded rows, as AQT's older EmbedAqt does, with a straight-through gradient. EmbedLogits takes the
+  // table itself, for rules to quantize; with one scale for each column of its transpose, the results are identical.
   std::optional<IntegerRows> integer_rows = std::nullopt;
 };
 
-// The rows of the parameter "embedding" [entries, features] by number: ids s32 [...] -> [..., features], in the scope
-// `name`. A number out of range counts as the nearest one in range (ops::Take). Poisoned: InvalidArgument if ids are
-// not s32, or entries, features, the dtype or bits are out of range.
+// Looks up rows of the parameter "embedding" [entries, features] by number: ids s32 [...] -> [..., features], in the
+// scope `name`. Numbers out of range are clamped (ops::Take). Poisoned: InvalidArgument if ids are not s32, or entries,
+// features, the dtype or bits are out of range.
 Value Embed(const Value& ids, absl::string_view name, const EmbedOptions& options,
             const std::source_location& where = std::source_location::current());
 

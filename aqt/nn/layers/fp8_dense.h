@@ -2,13 +2,13 @@
 #define AQT_NN_LAYERS_FP8_DENSE_H_
 
 // Dense layers that multiply in 8-bit floats with delayed scaling, as NVIDIA's FP8 layers for Flax, TensorFlow and
-// Praxis do. docs/precision.md says when to take one of them, and when a preset for the dense layer of dense.h;
-// docs/differences-from-fp8layers.md, what differs from the originals.
+// Praxis do. docs/precision.md says when to use these, and when a preset for the dense layer of dense.h. Differences
+// from the originals: docs/differences-from-fp8layers.md.
 //
 // The parameters are those of nn::Parameter: kernel, always a matrix, and bias, always a vector. The state
 // (ops/fp8_dot.h) is six statistics, input_scale, input_amax_history, kernel_scale, ..., under the name of the layer's
 // contraction (NextContractionName: a layer that is used twice has one state for each use). A trainer updates, saves
-// and restores them like all statistics; running the layer without a gradient does not change them.
+// and restores them like all statistics. Running the layer without a gradient does not change them.
 
 #include <cstdint>
 #include <functional>
@@ -25,33 +25,36 @@
 
 namespace aqt::nn {
 
+// A function applied to the result of a layer, such as a ReLU.
 using Activation = std::function<Value(const Value&)>;
 
-// The defaults are those of the Flax layer.
+// The options of Fp8Dense. The defaults are those of the Flax layer.
 struct Fp8DenseOptions {
   std::vector<int64_t> features = {};  // extents of the new axes; at least one, each at least 1
-  Axes axis = {-1};                    // of the input, which are contracted: its last axes, in their order
+  Axes axis = {-1};                    // the contracted axes of the input: its last axes, in their order
   bool use_bias = true;
-  // In which input, kernel and bias are converted, and the output is. Null: the dtype that holds input and parameters;
-  // operands are divided by their scales in f32 then.
+  // The dtype to which input, kernel, bias and the output are converted. Null: the common dtype of input and
+  // parameters; then operands are divided by their scales in f32.
   std::optional<DType> dtype = std::nullopt;
   DType param_dtype = DType::kF32;
   int64_t amax_history_length = 16;
   Shape scale_shape = {1};  // or {}, as in TensorFlow
-  // A bias of f32 is rounded to bf16 before it is added, and so is its gradient. With this, only if the input is a
-  // matrix, as in Praxis.
+  // An f32 bias is rounded to bf16 before it is added, and so is its gradient. If set, this happens only if the input
+  // is a matrix, as in Praxis.
   bool rounds_bias_of_matrices_only = false;
   Initializer kernel_init = LecunUniform({0});
   Initializer bias_init = Zeros();
-  Activation activation = nullptr;  // of the product with its bias, [rows, features]
+  Activation activation = nullptr;  // applied to the product with its bias, [rows, features]
   Fp8Compat compat = {};
 };
 
-// Flax DenseGeneral; TensorFlow Dense, with a history of 1024 and scales of shape []; Praxis Linear, without a bias;
-// and Praxis FeedForward, with bias and ReLU.
+// The options of Flax DenseGeneral.
 Fp8DenseOptions FlaxFp8Dense(std::vector<int64_t> features);
+// The options of TensorFlow Dense, with a history of 1024 and scales of shape [].
 Fp8DenseOptions TensorFlowFp8Dense(int64_t units);
+// The options of Praxis Linear, without a bias.
 Fp8DenseOptions PraxisFp8Linear(int64_t output_dims);
+// The options of Praxis FeedForward, with bias and ReLU.
 Fp8DenseOptions PraxisFp8FeedForward(int64_t output_dims);
 
 // y = activation(x kernel + bias) in the scope `name`. x [..., in...] is reshaped to rows of the contracted axes, and y
@@ -60,13 +63,15 @@ Fp8DenseOptions PraxisFp8FeedForward(int64_t output_dims);
 Value Fp8Dense(const Value& x, absl::string_view name, const Fp8DenseOptions& options,
                const std::source_location& where = std::source_location::current());
 
-// Praxis MLPBlock: `num_layers` layers PraxisFp8FeedForward, "layer_0", "layer_1", ..., in the scope `name`. All but
-// the last have `hidden_dims` features; each has its activation. InvalidArgument unless there are two or more.
+// The options of Fp8Mlp.
 struct Fp8MlpOptions {
   int64_t output_dims = 0;
   int64_t num_layers = 3;
   int64_t hidden_dims = 128;
 };
+// Praxis MLPBlock: `num_layers` layers PraxisFp8FeedForward, "layer_0", "layer_1", ..., in the scope `name`. All but
+// the last have `hidden_dims` features; each has its activation. Poisoned: InvalidArgument unless there are at least
+// two layers.
 Value Fp8Mlp(const Value& x, absl::string_view name, const Fp8MlpOptions& options,
              const std::source_location& where = std::source_location::current());
 

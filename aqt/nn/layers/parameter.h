@@ -3,11 +3,11 @@
 
 // A model's parameters, by name. A layer asks for its parameter where it needs it:
 //   const Value kernel = nn::Parameter("kernel", {DType::kF32, {in, out}}, nn::LecunUniform({0}));
-// The enclosing named scopes complete the name: "mlp/fc1/kernel". What the call returns depends on the context, not on
+// The enclosing named scopes complete the name: "mlp/fc1/kernel". The result of the call depends on the context, not on
 // the layer:
-//   inside Trace:            the input of kind param with that name
-//   inside InitParams:       the same; its initializer is run afterwards
-//   while EagerParams lives: the array with that name
+//   inside Trace:              the input of kind param with that name
+//   inside InitParams:         the same; its initializer is run afterwards
+//   while EagerParams exists:  the array with that name
 // A parameter that is used twice is one parameter.
 
 #include <cstdint>
@@ -29,7 +29,9 @@ namespace aqt::nn {
 // Makes a parameter's initial value; each parameter has its own `key`.
 using Initializer = std::function<Array(const Aval& aval, Key key)>;
 
+// All elements 0.
 Initializer Zeros();
+// All elements 1.
 Initializer Ones();
 // Normally distributed with mean 0 (Box and Muller 1958). The bits are the same on every machine.
 Initializer Normal(double standard_deviation);
@@ -38,26 +40,27 @@ Initializer Normal(double standard_deviation);
 // every machine.
 Initializer LecunUniform(Axes fan_in_axes);
 
-// Poisoned: FailedPrecondition if there is neither a trace nor EagerParams; NotFound if EagerParams has no parameter
-// with that name, InvalidArgument if it has one with another dtype or shape.
+// Returns the parameter `name` of the enclosing scope. Poisoned: FailedPrecondition if there is neither a trace nor
+// EagerParams; NotFound if EagerParams has no parameter with that name, InvalidArgument if it has one with another
+// dtype or shape.
 Value Parameter(absl::string_view name, const Aval& aval, const Initializer& init,
                 const std::source_location& where = std::source_location::current());
 
-// A statistic that training updates, such as a running mean: like a parameter, but of kind stat. No gradient is taken
-// for it, and no optimizer changes it.
+// A statistic that training updates, such as a running mean: like a parameter, but of kind stat. It has no gradient,
+// and no optimizer changes it.
 Value Statistic(absl::string_view name, const Aval& aval, const Initializer& init,
                 const std::source_location& where = std::source_location::current());
-// Makes `value` the statistic's next one: an output of the trace. Does nothing if no trace is active.
+// Sets the next value of a statistic: an output of the trace. Does nothing if no trace is active.
 void WriteStatistic(absl::string_view name, const Value& value,
                     const std::source_location& where = std::source_location::current());
 
-// Values for the parameters and statistics that `fn` asks for, each from FoldInName(key, its name), so that they are
-// independent of order and of other parameters. Inputs and errors are those of Trace; InvalidArgument if there is no
+// Values for the parameters and statistics that `fn` asks for, each from FoldInName(key, its name), so they do not
+// depend on the order or on other parameters. Inputs and errors are those of Trace; InvalidArgument if there is no
 // initializer, or one returns another dtype or shape.
 absl::StatusOr<SlotValues> InitParams(TracedFunction fn, absl::Span<const Input> inputs, Key key);
 
-// While this object lives, Parameter() outside of traces takes values from `params`, which must outlive it: for running
-// a model at once, without a trace.
+// While this object exists, Parameter() outside of traces takes values from `params`, which must outlive it. For
+// running a model eagerly.
 class EagerParams {
  public:
   explicit EagerParams(const SlotValues& params);

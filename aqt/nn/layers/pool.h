@@ -1,7 +1,7 @@
 #ifndef AQT_NN_LAYERS_POOL_H_
 #define AQT_NN_LAYERS_POOL_H_
 
-// Pooling as layers: windows of an array [batch, spatial..., channels], in a scope of their own. They have no
+// Pooling layers: windows of an array [batch, spatial..., channels], each layer in its own scope. They have no
 // parameters. The gradients are those of the operations (ops/functions.h).
 
 #include <source_location>
@@ -13,9 +13,10 @@
 
 namespace aqt::nn {
 
+// The options of MaxPool.
 struct PoolOptions {
-  PerAxis window = {};   // of each spatial axis; at least 1
-  PerAxis strides = {};  // the same; empty: ones, as in Flax
+  PerAxis window = {};   // extent per spatial axis; at least 1
+  PerAxis strides = {};  // stride per spatial axis; empty: ones, as in Flax
   ops::PoolPadding padding = ops::PoolPadding::kValid;
 };
 
@@ -24,10 +25,11 @@ struct PoolOptions {
 Value MaxPool(const Value& x, absl::string_view name, const PoolOptions& options,
               const std::source_location& where = std::source_location::current());
 
+// The options of AvgPool.
 struct AvgPoolOptions {
   PerAxis window = {}, strides = {};  // as in PoolOptions
   ops::PoolPadding padding = ops::PoolPadding::kValid;
-  bool count_padding = true;  // padding counts as zeros; otherwise a mean is that of what is there
+  bool count_padding = true;  // padding counts as zeros; otherwise only elements of x are averaged
 };
 
 // The mean of each window. Otherwise as MaxPool.

@@ -1,7 +1,7 @@
 #ifndef AQT_NN_TRAIN_CALIBRATE_H_
 #define AQT_NN_TRAIN_CALIBRATE_H_
 
-// Ranges of activations from data, for quantizing a model that is already trained.
+// Calibrates the ranges of activations from data, for quantizing a trained model.
 //
 //   AQT_ASSIGN_OR_RETURN(SlotValues known, nn::Calibrate(model, config, params, batches));
 //   AQT_ASSIGN_OR_RETURN(SlotValues frozen, Freeze(model, config, known));
@@ -13,11 +13,11 @@
 
 namespace aqt::nn {
 
-// `known` with the statistics that the calibrations of `config` have after all batches, in their order. `known` has the
-// parameters of `model` and its other statistics. A statistic that it has already goes on from there. A batch has the
-// inputs of kind data, with the shapes that `model` was traced for, and keys where forward noise needs them. The modes
-// of `config` are not read. A model whose calibrations have no state is not run: the result is `known`. Errors: those
-// of Inject; InvalidArgument if there is state but no batch; those of Executable, naming the number of the batch.
+// `known` with the statistics of the calibrations of `config` after all batches, in their order. `known` has the
+// parameters of `model` and its other statistics. A statistic that it already has continues from its value. A batch has
+// the inputs of kind data, with the shapes that `model` was traced for, and keys where forward noise needs them. The
+// modes of `config` are not read. A model whose calibrations have no state is not run: the result is `known`. Errors:
+// those of Inject; InvalidArgument if there is state but no batch; those of Executable, with the number of the batch.
 absl::StatusOr<SlotValues> Calibrate(const Program& model, InjectConfig config, SlotValues known,
                                      absl::Span<const SlotValues> batches);
 

@@ -1,9 +1,10 @@
 #ifndef AQT_NN_TRAIN_OPTIMIZER_H_
 #define AQT_NN_TRAIN_OPTIMIZER_H_
 
-// Optimizers, of which TrainStep (train_step.h) makes operations of a program. The formulas, and the order of their
-// operations, are those of optax, element by element: p is a parameter, g its gradient, and x' what x becomes. Every
-// operation rounds once, and all are of Level 1 (docs/bits.md): the same gradients give the same bits on every machine.
+// Optimizers, which TrainStep (train_step.h) turns into operations of a program. The formulas, and the order of their
+// operations, are those of optax, element by element: p is a parameter, g its gradient, and x' the new value of x.
+// Every operation rounds once, and all are of Level 1 (docs/bits.md): the same gradients give the same bits on every
+// machine.
 
 #include <functional>
 #include <string>
@@ -17,7 +18,7 @@ namespace aqt::nn {
 
 // Stochastic gradient descent with momentum, in the dtype of p:
 //   m' = g + momentum * m;   p' = p - learning_rate * m'
-// m, stat "sgd/<path>", is 0 before the first step. With momentum = 0 there is no m. Stat "sgd_count" is there if the
+// m, stat "sgd/<path>", is 0 before the first step. With momentum = 0 there is no m. Stat "sgd_count" exists if the
 // learning rate is not constant.
 struct Sgd {
   Schedule learning_rate = 0.1;
@@ -36,8 +37,8 @@ struct Adam {
   double b1 = 0.9, b2 = 0.999, eps = 1e-8, eps_root = 0;
 };
 
-// Some of the parameters: a regular expression (RE2) that matches the whole path, such as ".*/kernel", or a predicate
-// on the path.
+// Selects parameters: a regular expression (RE2) that matches the full path, such as ".*/kernel", or a predicate on the
+// path.
 using ParamMask = std::variant<std::string, std::function<bool(absl::string_view path)>>;
 
 // Adam with decoupled weight decay: for the parameters that `decays` selects,
@@ -50,6 +51,7 @@ struct AdamW {
   ParamMask decays = ".*";
 };
 
+// Any of the optimizers.
 using Optimizer = std::variant<Sgd, Adam, AdamW>;
 
 // InvalidArgument, naming the optimizer and the field, for a value out of range.

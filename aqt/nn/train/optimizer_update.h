@@ -25,8 +25,8 @@ struct TrainedParam {
   Value gradient;  // f16, bf16, f32 or f64
 };
 
-// Binds the operations of an update and writes its state and the parameters' new values, which it returns as they are
-// when the step is not left out. Preconditions: a trace; Validate(optimizer); a mask by DecayMask.
+// Binds the operations of an update and writes its state and the new parameters. Returns the new parameters as they are
+// when the step is not skipped. Preconditions: a trace; Validate(optimizer); a mask by DecayMask.
 std::vector<Value> Update(const Optimizer& optimizer, const std::vector<bool>& decays,
                           absl::Span<const TrainedParam> params, StepState& state);
 

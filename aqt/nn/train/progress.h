@@ -7,22 +7,22 @@
 
 namespace aqt::nn {
 
-// Lines about a training that is under way:
+// Progress lines of a training:
 //   const ProgressLine line(steps, batch, trainer.steps());
 //   ... line.At(trainer.steps(), loss) ...
-// gives "step 20/100  loss 0.4321  160 examples/s  10.0 steps/s  0:02 elapsed  0:08 left". All rates are means since
-// the object was made; what is left is that of the steps that are left at this rate.
+// gives "step 20/100 loss 0.4321 160 examples/s 10.0 steps/s 0:02 elapsed 0:08 left". All rates are means since
+// construction; the time left assumes this rate.
 class ProgressLine {
  public:
-  // Seconds since any moment; never goes back.
+  // Seconds since an arbitrary moment; monotonic.
   using Clock = std::function<double()>;
 
-  // The training goes from step `first` to step `steps`, with so many examples in a batch. Null: the steady clock of
-  // the machine.
+  // The training runs from step `first` to step `steps`, with `batch` examples in a batch. Null: the machine's steady
+  // clock.
   ProgressLine(int64_t steps, int64_t batch, int64_t first = 0, Clock clock = nullptr);
 
-  // After `step` steps of the whole training. Before the first step, and while no time has passed, rates are 0 and what
-  // is left is "?".
+  // The line after `step` steps of the whole training. Before the first step, and while no time has passed, rates are 0
+  // and the time left is "?".
   std::string At(int64_t step, double loss) const;
 
  private:

@@ -6,8 +6,8 @@
 //
 //   nn::AdamW{.learning_rate = nn::WarmupCosineSchedule{.peak_value = 3e-4, .warmup_steps = 100, .decay_steps = 2000}}
 //
-// They are computed in f32 (f64 for parameters of f64). t is an s32 and every comparison with it exact; as a number it
-// is rounded once, so f32 has it exactly up to 2^24. All bits are of Level 1 (docs/bits.md).
+// They are computed in f32 (f64 for parameters of f64). t is an s32, and every comparison with it is exact. It is
+// rounded once when converted to a float, so it is exact in f32 up to 2^24. All bits are of Level 1 (docs/bits.md).
 
 #include <cstdint>
 #include <optional>
@@ -30,7 +30,7 @@ struct PolynomialSchedule {
   int64_t transition_steps = 1, transition_begin = 0;
 };
 
-// The same with power 1: a warm-up, followed by the constant end_value, or a decay.
+// PolynomialSchedule with power 1: a warm-up followed by the constant end_value, or a decay.
 struct LinearSchedule {
   double init_value = 0, end_value = 0;
   int64_t transition_steps = 1, transition_begin = 0;
@@ -44,7 +44,7 @@ struct CosineSchedule {
 };
 
 // init_value * decay_rate^((t - transition_begin) / transition_steps), and init_value while t <= transition_begin. With
-// `staircase` the exponent is rounded down. end_value is a lower bound if decay_rate < 1, otherwise an upper one.
+// `staircase` the exponent is rounded down. end_value is a lower bound if decay_rate < 1, otherwise an upper bound.
 struct ExponentialSchedule {
   double init_value = 0, decay_rate = 1;
   int64_t transition_steps = 1, transition_begin = 0;
@@ -67,13 +67,13 @@ struct WarmupCosineSchedule {
 
 class Schedule;
 
-// Schedule i + 1 from t = boundaries[i] on, with its own t counted from there.
+// Schedule i + 1 applies from t = boundaries[i], with its own t counted from there.
 struct JoinedSchedule {
   std::vector<Schedule> schedules = {};
   std::vector<int64_t> boundaries = {};
 };
 
-// Any of them. A number is a constant rate.
+// Any of the schedules. A number is a constant rate.
 class Schedule {
  public:
   using Kind = std::variant<double, PolynomialSchedule, LinearSchedule, CosineSchedule, ExponentialSchedule,
@@ -91,12 +91,13 @@ class Schedule {
   const Kind& kind() const { return kind_; }
   bool is_constant() const { return std::holds_alternative<double>(kind_); }
 
-  // InvalidArgument, beginning with `name`, for a field that is not finite or out of its range, which it states.
+  // InvalidArgument, beginning with `name`, for a field that is not finite or out of its range, which the message
+  // states.
   absl::Status Validate(absl::string_view name) const;
 
   // The rate, a scalar of `dtype` (f32 or f64), for the scalar t of s32. Precondition: Validate.
   Value Rate(const Value& t, DType dtype) const;
-  // What Rate computes for one t, at once; for a line of progress.
+  // The result of Rate for one t, computed eagerly; for progress lines.
   float RateAt(int32_t t) const;
 
  private:

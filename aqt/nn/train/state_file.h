@@ -1,10 +1,10 @@
 #ifndef AQT_NN_TRAIN_STATE_FILE_H_
 #define AQT_NN_TRAIN_STATE_FILE_H_
 
-// A model's state in one safetensors file: tensor "<kind>/<path>" for each slot, such as "param/mlp/fc1/kernel". s2 and
-// s4, which the format lacks, are packed into U8 [ceil(n / 4)] or [ceil(n / 2)], with the first element in the lowest
-// bits, in two's complement; metadata such as "packed:<kind>/<path>" = "s4[64,320]" gives dtype and shape. The same
-// state gives the same bytes.
+// A model's state in one safetensors file: tensor "<kind>/<path>" for each slot, such as "param/mlp/fc1/kernel". The
+// format lacks s2 and s4, so they are packed into U8 [ceil(n / 4)] or [ceil(n / 2)], with the first element in the
+// lowest bits, in two's complement; metadata such as "packed:<kind>/<path>" = "s4[64,320]" gives dtype and shape. The
+// same state gives the same bytes.
 
 #include <map>
 #include <string>
@@ -17,16 +17,17 @@
 
 namespace aqt::nn {
 
+// The contents of a state file.
 struct StateFile {
   SlotValues state;
   std::map<std::string, std::string> metadata;  // keys must not begin with "packed:"
 };
 
-// The file appears complete or not at all; an existing one is replaced. Errors: those of io::SafetensorsWriter.
+// Writes a state file atomically, replacing an existing one. Errors: those of io::SafetensorsWriter.
 absl::Status SaveState(const io::FileSystem& fs, absl::string_view path, const StateFile& file);
 
-// DataLoss, naming the tensor, if a name does not begin with a kind, or packed bytes are missing or do not fit their
-// dtype and shape; the errors of io::SafetensorsReader.
+// Reads a state file. DataLoss, naming the tensor, if a name does not begin with a kind, or packed bytes are missing or
+// do not fit their dtype and shape; the errors of io::SafetensorsReader.
 absl::StatusOr<StateFile> LoadState(const io::FileSystem& fs, absl::string_view path);
 
 }  // namespace aqt::nn

@@ -17,21 +17,22 @@
 
 namespace aqt::nn::internal {
 
-// Statistics that the step itself adds: each is read once, and written once.
+// Statistics that the step itself adds: each is read once and written once.
 class StepState {
  public:
-  // The slots that are there without the step's own.
+  // `taken`: the slots of the program without the step's own.
   explicit StepState(std::set<Slot> taken) : taken_(std::move(taken)) {}
 
-  // The statistic before the step. `what` says what it is, e.g. `the momentum of param "w"`.
+  // The statistic before the step. `what` describes it, e.g. `the momentum of param "w"`.
   Value Read(absl::string_view path, const Aval& aval, absl::string_view what);
 
-  // From here on, Write keeps what was before where `keep`, a bool scalar, is true; without a value it never is.
+  // From here on, Write keeps the previous value where `keep`, a bool scalar, is true. Without a value, Write always
+  // takes the new one.
   void set_keep(std::optional<Value> keep) { keep_ = std::move(keep); }
   void Write(const Slot& slot, const Value& before, const Value& after) const;
   void Write(absl::string_view path, const Value& before, const Value& after) const;
 
-  // InvalidArgument, naming the slot, if a statistic that was read is one of the program's own.
+  // InvalidArgument, naming the slot, if the program itself has a statistic that was read.
   const absl::Status& status() const { return status_; }
 
  private:
@@ -40,17 +41,17 @@ class StepState {
   absl::Status status_;
 };
 
-// How many updates were made, s32. It stays at 2^31 - 1.
+// The number of updates, s32. It saturates at 2^31 - 1.
 struct UpdateCount {
   Value before, after;
 };
-// Reads and writes it.
+// Reads the count and writes it, increased by one.
 UpdateCount CountUpdate(absl::string_view path, StepState& state);
 
-// What an update is computed in: f64 for parameters of f64, otherwise f32.
+// The dtype of an update's arithmetic: f64 for parameters of f64, otherwise f32.
 DType UpdateDType(DType param);
 
-// 1 - decay^count: the weight that a moving average starting at 0 has given to its values.
+// 1 - decay^count: the total weight of the values in a moving average that starts at 0.
 Value BiasCorrection(double decay, const Value& count, DType dtype);
 
 }  // namespace aqt::nn::internal

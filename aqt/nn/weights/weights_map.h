@@ -1,7 +1,8 @@
 #ifndef AQT_NN_WEIGHTS_WEIGHTS_MAP_H_
 #define AQT_NN_WEIGHTS_WEIGHTS_MAP_H_
 
-// The weights of a checkpoint of another framework as parameters of a program, by rules for names; and back.
+// Loads the weights of another framework's checkpoint as parameters of a program, by rules for names, and writes them
+// back.
 //
 //   AQT_ASSIGN_OR_RETURN(WeightsMap map, WeightsMapFromText(R"(
 //       schema: 1
@@ -25,14 +26,14 @@
 
 namespace aqt::nn {
 
-// The elements [begin, end) of `axis`, in units of extent / parts, or in elements if parts is 0. So {0, 0, 1, 3} is the
-// first third of the rows.
+// The elements [begin, end) of `axis`, in units of extent / parts, or in elements if parts is 0. For example, {0, 0, 1,
+// 3} is the first third of the rows.
 struct WeightSlice {
   int64_t axis = 0, begin = 0, end = 0, parts = 0;
   bool operator==(const WeightSlice&) const = default;
 };
 
-// What becomes of the tensors whose whole name matches the regular expression (RE2) `tensor`: they are ignored, or
+// Maps the tensors whose full name matches the regular expression (RE2) `tensor`. They are ignored, or
 //   param or stat = cast(reshape(transpose(slice(tensor))))
 // Several rules may match one tensor, e.g. for its slices: each makes a value.
 struct WeightRule {
@@ -40,47 +41,49 @@ struct WeightRule {
   // The slot's kind, param or stat, and its path, where \1 .. \9 are groups of the regular expression. None: ignored.
   std::optional<Slot> slot = std::nullopt;
   std::optional<WeightSlice> slice = std::nullopt;
-  // Axis i of the result is axis transpose[i]. Empty: as it is.
+  // Axis i of the result is axis transpose[i]. Empty: unchanged.
   Axes transpose = {};
-  // To the slot's shape, with the same elements in row-major order. Otherwise the shape must be the slot's.
+  // Reshapes to the slot's shape, with the same elements in row-major order. If false, the shape must be the slot's.
   bool reshape = false;
-  // To the slot's dtype, rounded once. Without it only a wider float is made of a float, which keeps the values.
+  // Casts to the slot's dtype, rounded once. If false, floats may only be widened, which keeps the values.
   bool cast = false;
   bool operator==(const WeightRule&) const = default;
 };
 
+// Rules that map the tensors of a checkpoint to parameters.
 struct WeightsMap {
   std::vector<WeightRule> rules = {};
-  // Regular expressions for whole paths of parameters that the checkpoint need not have, such as those of a new head.
+  // Regular expressions for full paths of parameters that the checkpoint need not have, such as those of a new head.
   std::vector<std::string> missing = {};
   bool operator==(const WeightsMap&) const = default;
 };
 
-// Everything about a map, a checkpoint and a program that does not fit. Each line names both sides.
+// All mismatches between a map, a checkpoint and a program. Each line names both sides.
 struct WeightsReport {
-  std::vector<std::string> missing;    // parameters of the program that no tensor is for
-  std::vector<std::string> left_over;  // tensors that no rule is for
+  std::vector<std::string> missing;    // parameters of the program without a tensor
+  std::vector<std::string> left_over;  // tensors that no rule matches
   std::vector<std::string> wrong;      // a tensor and its slot: another shape or dtype, no such slot, used twice
   std::vector<std::string> unused;     // rules that match no tensor, and `missing` that match no parameter
   bool ok() const { return missing.empty() && left_over.empty() && wrong.empty() && unused.empty(); }
-  // All of it, with what to do; "" if ok.
+  // The full report, with remedies; "" if ok.
   std::string ToString() const;
 };
 
-// Reads no data. InvalidArgument, naming the rule, for a map that is wrong by itself: an invalid regular expression, a
-// path with a group that it lacks, a slot of another kind than param or stat.
+// Compares names, dtypes and shapes; reads no data. InvalidArgument, naming the rule, for a map that is wrong by
+// itself: an invalid regular expression, a path that refers to a missing group, a slot of another kind than param or
+// stat.
 absl::StatusOr<WeightsReport> CheckWeights(const WeightsMap& map, const io::TensorSource& source,
                                            const Program& program);
 
-// The values of the program's parameters, except of those that are missing and may be, and of the statistics that rules
-// name. Errors: CheckWeights'; InvalidArgument with its whole report unless it is ok; those of reading.
+// The values of the program's parameters, except missing ones that the map allows, and of the statistics that rules
+// name. Errors: CheckWeights'; InvalidArgument with its full report unless it is ok; those of reading.
 absl::StatusOr<SlotValues> LoadWeights(const WeightsMap& map, const io::TensorSource& source, const Program& program);
 
-// The inverse: writes a safetensors file with the names, dtypes, shapes and metadata of `source`. What the rules use
-// comes from `values`, rounded once to the tensor's dtype; everything else is copied. What LoadWeights loaded without
-// rounding gives each tensor its bytes. A file that exists is replaced. Errors: LoadWeights'; NotFound or
-// InvalidArgument, naming the slot, for a value that is missing or of another dtype or shape than the program's;
-// OutOfRange if a finite value is not finite in the tensor's dtype; those of writing.
+// The inverse: writes a safetensors file with the names, dtypes, shapes and metadata of `source`. The parts that rules
+// use come from `values`, rounded once to the tensor's dtype; everything else is copied. If LoadWeights loaded the
+// values without rounding, each tensor gets its original bytes. An existing file is replaced. Errors: LoadWeights';
+// NotFound or InvalidArgument, naming the slot, for a value that is missing or of another dtype or shape than the
+// program's; OutOfRange if a finite value is not finite in the tensor's dtype; those of writing.
 absl::Status SaveWeights(const WeightsMap& map, const io::TensorSource& source, const Program& program,
                          const SlotValues& values, const io::FileSystem& fs, absl::string_view path);
 

@@ -11,7 +11,7 @@
 
 namespace aqt::nn {
 
-// Reads a textproto of aqt.config.WeightsMap. InvalidArgument "source:line:column: message" for errors of syntax and of
+// Reads a textproto of aqt.config.WeightsMap. InvalidArgument "source:line:column: message" for errors of syntax and
 // form: a rule without a tensor, without or with more than one of param, stat and ignore, fields that `ignore` would
 // leave unused, a slice without axis, begin or end.
 absl::StatusOr<WeightsMap> WeightsMapFromText(absl::string_view textproto, absl::string_view source = "weights map");
