@@ -49,7 +49,7 @@ absl::Status CheckOptions(const Program& program, int rank, int processes, const
   return absl::OkStatus();
 }
 
-// For each input, whether it is divided.
+// Whether each input is divided.
 absl::StatusOr<std::vector<bool>> DividedInputs(const Program& program, int processes,
                                                 const DataParallelOptions& options) {
   std::vector<bool> divided;
@@ -66,7 +66,7 @@ absl::StatusOr<std::vector<bool>> DividedInputs(const Program& program, int proc
   return divided;
 }
 
-// With all composites expanded but quantized contractions, whose products of rows need no expansion.
+// Expands all composites except quantized contractions, whose products of rows need no expansion.
 absl::StatusOr<Program> ExpandOthers(Program program) {
   while (true) {
     std::vector<std::string> names;
@@ -83,7 +83,7 @@ absl::StatusOr<Program> ExpandOthers(Program program) {
 absl::StatusOr<std::vector<Part>> RunParts(const Program& program, const Partition& partition,
                                            absl::Span<const Part> args);
 
-// A contraction in basic operations.
+// Runs a contraction in basic operations.
 absl::StatusOr<std::vector<Part>> ApplyExpanded(const Composite& composite, const Partition& partition,
                                                 absl::Span<const Part> in) {
   std::vector<Input> inputs;
@@ -96,7 +96,7 @@ absl::StatusOr<std::vector<Part>> ApplyExpanded(const Composite& composite, cons
   return RunParts(expanded, partition, in);
 }
 
-// On the rows of a process, as far as they need no others; what is left in basic operations.
+// Runs the rows of a process as far as they do not depend on other rows; the rest runs in basic operations.
 absl::StatusOr<std::vector<Part>> ApplyContraction(const CompositeOp& op, const Partition& partition,
                                                    absl::Span<const Part> in, absl::Span<const Aval> out) {
   std::vector<std::optional<int64_t>> divided;

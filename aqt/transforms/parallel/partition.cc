@@ -13,7 +13,7 @@
 namespace aqt::internal {
 namespace {
 
-// How to cut the result of an operation on whole operands, where there is a better way than a slice of it.
+// Cuts the result of an operation on replicated operands, where there is a better way than slicing it.
 std::shared_ptr<Part::Cutter> CutterOf(const Partition& partition, const Op& op, absl::Span<const Part> in,
                                        const Aval& out) {
   const std::vector<Part> operands(in.begin(), in.end());

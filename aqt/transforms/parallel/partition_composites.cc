@@ -1,5 +1,5 @@
-// How the opaque operations of a quantized contraction are cut along the batch. Those that no rule here knows run on
-// the gathered batch.
+// Cuts the opaque operations of a quantized contraction along the batch. Those without a rule here run on the gathered
+// batch.
 
 #include <cstdint>
 #include <numeric>
@@ -23,13 +23,13 @@ namespace {
 using In = absl::Span<const Part>;
 using Result = std::optional<Part>;
 
-// One without a key works by element.
+// Without a key, the operation works by element.
 Result Rule(const Partition&, const CompositeOp& composite, const QvalueOp&, In in, const Aval& out) {
   if (in.size() != 1) return std::nullopt;
   return Part{BindOne(composite, {in[0].value}), out, in[0].axis};
 }
 
-// Scales of rows. Over the batch: AbsMax, which is that of the processes' largest magnitudes.
+// Scales of rows. Over the batch only AbsMax: the maximum of the processes' largest magnitudes.
 Result Rule(const Partition& partition, const CompositeOp& composite, const ScaleOp& op, In in, const Aval& out) {
   if (in.size() != 1) return std::nullopt;
   const int64_t axis = *in[0].axis;
@@ -42,7 +42,7 @@ Result Rule(const Partition& partition, const CompositeOp& composite, const Scal
     const Value largest = ops::ReduceMax(ops::Abs(in[0].value), shared, /*keepdims=*/true);
     return Part{BindOne(composite, {partition.AllReduce(AllReduceKind::kMax, largest)}), out};
   }
-  // The arithmetic of one scale is another than that of several.
+  // The arithmetic of one scale differs from that of several.
   const bool same_arithmetic =
       op.semantics.arithmetic == Arithmetic::kIeee || partition.AvalOfPart(out, axis).shape.num_elements() > 1;
   if (!same_arithmetic || std::holds_alternative<Constant>(*op.quantizer.calibration)) return std::nullopt;

@@ -1,4 +1,4 @@
-// How each operation is cut along the batch, when an operand is divided.
+// Cuts each operation along the batch when an operand is divided.
 
 #include <algorithm>
 #include <cstdint>
@@ -21,7 +21,7 @@ namespace {
 using In = absl::Span<const Part>;
 using Result = std::optional<Part>;
 
-// The operation on values as they are, its result divided along `axis`.
+// The operation on the given values, its result divided along `axis`.
 Part Divided(const Op& op, absl::Span<const Value> operands, const Aval& out, int64_t axis) {
   return {BindOne(op, operands), out, axis};
 }
@@ -39,10 +39,10 @@ int64_t PositionOf(absl::Span<const int64_t> axes, int64_t axis) {
   return std::find(axes.begin(), axes.end(), axis) - axes.begin();
 }
 
-// What f16 and bf16 are added in.
+// The dtype in which partial sums of f16 and bf16 are added.
 DType SumDType(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16 ? DType::kF32 : dtype; }
 
-// The sum of the processes' sums, as a whole value of out's dtype.
+// The sum of the processes' sums, replicated, in out's dtype.
 Part SumOverProcesses(const Partition& partition, const Value& sums, const Aval& out) {
   return {ops::Cast(partition.AllReduce(AllReduceKind::kSum, sums), out.dtype), out};
 }
@@ -77,8 +77,9 @@ Result Rule(const Partition& partition, const BroadcastOp& op, In in, const Aval
   return Divided(BroadcastOp{partition.AvalOfPart(out, axis).shape, op.axes}, {in[0].value}, out, axis);
 }
 
-// The processes have equal, contiguous ranges of the elements behind each index of the axes before the divided one. So
-// they have of an axis of the result with as many elements before it, if they can divide it.
+// For each index of the axes before the divided one, the processes have equal, contiguous ranges of the elements. They
+// have the same ranges of an axis of the result that is preceded by as many elements, if the number of processes
+// divides its extent.
 Result Rule(const Partition& partition, const ReshapeOp&, In in, const Aval& out) {
   int64_t before = 1, before_new = 1;
   for (int64_t i = 0; i < *in[0].axis; ++i) before *= in[0].whole.shape[i];
@@ -148,7 +149,7 @@ Result Rule(const Partition& partition, const ScatterAddOp& op, In in, const Ava
   return SumOverProcesses(partition, BindOne(op, {partition.Cut(indices, axis), part}), out);
 }
 
-// Whether each window has one index along the axis, and each index a window.
+// Whether each window has one index along the axis, and each index has a window.
 bool PassesAxis(const WindowDims& dims, int64_t axis) { return dims.window[axis] == 1 && dims.stride[axis] == 1; }
 
 Result Rule(const Partition&, const ReduceWindowOp& op, In in, const Aval& out) {
@@ -156,7 +157,7 @@ Result Rule(const Partition&, const ReduceWindowOp& op, In in, const Aval& out) 
   return Divided(op, {in[0].value}, out, *in[0].axis);
 }
 
-// The numbers of elements count from the first row of the batch.
+// Element numbers count from the first row of the batch.
 Result Rule(const Partition& partition, const ArgReduceWindowOp& op, In in, const Aval& out) {
   if (*in[0].axis != 0 || !PassesAxis(op.dims, 0)) return std::nullopt;
   const int64_t first = partition.rank() * (in[0].whole.shape.num_elements() / partition.processes());
@@ -168,8 +169,8 @@ Result Rule(const Partition& partition, const ConcatenateOp& op, In in, const Av
   return ByElement(partition, op, in, out);
 }
 
-// A product whose operands are both divided along a batch axis or a contracted one, or one of them along an axis that
-// remains.
+// A product whose operands are both divided along a batch axis or a contracted axis, or one of them along a remaining
+// axis.
 class DotCut {
  public:
   DotCut(const Partition& partition, const DotGeneralOp& op, In in, const Aval& out)
@@ -196,14 +197,14 @@ class DotCut {
   const Part& Of(bool lhs) const { return lhs ? lhs_ : rhs_; }
   Value Cut(bool lhs, int64_t axis) const { return partition_.Cut(Of(lhs), axis); }
 
-  // Where in `axes` the divided axis of a side is.
+  // The position in `axes` of a side's divided axis.
   std::optional<int64_t> Position(bool lhs, absl::Span<const int64_t> axes) const {
     const Part& part = Of(lhs);
     if (!part.axis.has_value() || !Contains(axes, *part.axis)) return std::nullopt;
     return PositionOf(axes, *part.axis);
   }
 
-  // One side is divided along an axis that the product keeps; the other side is whole.
+  // One side is divided along an axis that the product keeps; the other side is replicated.
   Result Remaining(bool lhs) const {
     const DotDims own = lhs ? op_.dims : op_.dims.Swapped();
     const Part &mine = Of(lhs), &other = Of(!lhs);

@@ -77,7 +77,7 @@ absl::StatusOr<AmpCall> Apply(const AmpRule& rule, DType compute_dtype, absl::Sp
   return call;
 }
 
-// The names of scopes that a policy may have, in the order in which they are looked up.
+// The keys that a policy may have for this scope, in lookup order.
 std::vector<std::string> ScopeKeys(absl::string_view scope) {
   const std::vector<std::string> parts = absl::StrSplit(scope, '/', absl::SkipEmpty());
   std::vector<std::string> keys;
@@ -91,11 +91,11 @@ std::vector<std::string> ScopeKeys(absl::string_view scope) {
   return keys;
 }
 
-// A contraction of floats that is a composite, made again for its operands.
+// A contraction of floats that is a composite, rebuilt for its operands.
 std::optional<Value> BindContraction(const Op& op, absl::Span<const Value> in, const SourceLine& where) {
   if (!std::holds_alternative<CompositeOp>(op)) return std::nullopt;
   const std::optional<ContractionDims> dims = ContractionOf(op);
-  // A function may have changed the operands. Where their number is wrong, Bind says so.
+  // A function may have changed the operands. If their number is wrong, Bind reports it.
   if (!dims.has_value() || in.size() != (std::holds_alternative<RaggedDims>(*dims) ? 3 : 2)) return std::nullopt;
   const CallSite site(where);
   return std::visit(
@@ -125,7 +125,7 @@ class Transform {
     return out;
   }
 
-  // Whether broadcasts may have lost their use.
+  // Whether some broadcasts may now be unused.
   bool moved_casts() const { return moved_casts_; }
 
   void Finish() {
@@ -162,7 +162,7 @@ class Transform {
       AQT_ASSIGN_OR_RETURN(call, Apply(found->second, options_.compute_dtype, original, convert, std::move(call)));
     }
     if (!std::holds_alternative<CompositeOp>(call.op)) Unify(call.operands);
-    // Its bits are those of the original dtype, whatever the policy says.
+    // A bitcast takes the bits of the original dtype, whatever the policy says.
     if (std::holds_alternative<BitcastOp>(call.op)) call.operands[0] = Converted(call.operands[0], original[0]);
     Report(eqn, found, operands, call.operands);
     if (std::optional<Value> contraction = BindContraction(call.op, call.operands, eqn.where)) return {{*contraction}};
@@ -172,8 +172,8 @@ class Transform {
     return Bind(call.op, call.operands, eqn.where);
   }
 
-  // A cast comes before a broadcast, where it has fewer elements. The gradient of a bias is summed in the dtype of the
-  // cast, as in jaxamp.
+  // A cast of a broadcast is moved before it, where there are fewer elements. The gradient of a bias is then summed in
+  // the dtype of the cast, as in jaxamp.
   Value ConvertedOperand(const Equation& eqn, size_t i, const Value& operand, DType dtype) {
     if (!IsConverted(operand.dtype()) || operand.dtype() == dtype) return operand;
     const auto it = broadcasts_.find(eqn.in[i]);
@@ -182,7 +182,7 @@ class Transform {
     return BindOne(it->second.op, {ops::Cast(it->second.source, dtype)}, eqn.where);
   }
 
-  // Floats of different dtypes, which a policy may leave, meet in a dtype that has all of their numbers.
+  // Floats of different dtypes, which a policy may leave, are converted to a dtype that holds all of their numbers.
   static void Unify(std::vector<Value>& operands) {
     std::optional<DType> common;
     for (const Value& operand : operands) {
@@ -291,7 +291,7 @@ absl::StatusOr<Program> Amp(const Program& program, const AmpOptions& options, A
       [&](absl::Span<const Value> args) {
         absl::StatusOr<std::vector<Value>> out = transform(args);
         if (out.ok()) return *std::move(out);
-        internal::ReportError(out.status());  // kept only if nothing has failed before
+        internal::ReportError(out.status());  // kept only if it is the first failure
         return std::vector<Value>();
       },
       InputsOf(program), OutputSlotsOf(program));

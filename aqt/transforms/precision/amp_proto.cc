@@ -23,7 +23,7 @@ using config::ReadEnum;
 constexpr AmpRule::Kind kPrecisions[] = {AmpRule::Kind::kOriginal, AmpRule::Kind::kCompute, AmpRule::Kind::kWidest};
 constexpr DType kDTypes[] = {DType::kF16, DType::kBF16, DType::kF32, DType::kF64};
 
-// Names that jaxamp and AmpOptions use, and what to write here instead.
+// Names in jaxamp and AmpOptions, and their names here.
 constexpr config::Rename kRenames[] = {
     {"Amp", "amp_policy", "rules { ... }"},
     {"Amp", "policy", "rules { ... }"},

@@ -24,7 +24,7 @@ constexpr char kPrefix[] = "dynamic_scaler/";
 
 Slot StateSlot(absl::string_view field) { return {SlotKind::kStat, absl::StrCat(kPrefix, field)}; }
 
-// The fields of the state, with the dtype of those that have the scaler's.
+// Calls f for each field of the state. `dtype` is that of the fields in the scaler's dtype.
 template <class State, class F>
 void ForEachField(State& state, DType dtype, const F& f) {
   f("patience", DType::kS32, state.patience);
@@ -51,7 +51,7 @@ absl::Status CheckOptions(const Program& loss, const DynamicScaler& options) {
   if (options.dtype != DType::kF32 && options.dtype != DType::kF16 && options.dtype != DType::kBF16) {
     return invalid("dtype is ", ToString(options.dtype), ", expected f32, f16 or bf16");
   }
-  // The numbers that the state holds.
+  // A number as the state stores it.
   const auto held = [&](double x) { return Cast(Array::Scalar(static_cast<float>(x)), options.dtype); };
   const auto number = [&](double x) { return Cast(held(x), DType::kF64).View<double>()[0]; };
   const double factor = number(options.adjust_factor), scaler = number(options.scaler);
@@ -81,7 +81,7 @@ absl::Status CheckOptions(const Program& loss, const DynamicScaler& options) {
 absl::StatusOr<Program> Scaled(const Program& loss, absl::Span<const int> wrt, const DynamicScaler& options,
                                bool keep_value) {
   AQT_RETURN_IF_ERROR(CheckOptions(loss, options));
-  // The scaled loss and its gradients; the scaler is an input of it.
+  // The scaled loss and its gradients; the scaler is an input.
   AQT_ASSIGN_OR_RETURN(const Program scaled,
                        Trace(
                            [&](absl::Span<const Value> in) {

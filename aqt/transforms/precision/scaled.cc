@@ -27,10 +27,10 @@ using ::aqt::internal::Promote;
 
 Value Number(double number, DType dtype) { return Operand(number).As(dtype); }
 
-// 0 where b is 0.
+// a / b, or 0 where b is 0.
 Value SafeDiv(const Value& a, const Value& b) { return ops::Select(ops::Equal(b, 0.0), 0.0, a / b); }
 
-// Both in their common dtype.
+// Both values in their common dtype.
 std::pair<Value, Value> Unified(const Value& a, const Value& b) {
   const DType dtype = Promote(a.dtype(), b.dtype());
   return {ops::Cast(a, dtype), ops::Cast(b, dtype)};
@@ -39,7 +39,7 @@ std::pair<Value, Value> Unified(const Value& a, const Value& b) {
 // The dtype in which data are multiplied by their scale.
 DType Wide(DType dtype) { return dtype == DType::kF64 ? dtype : DType::kF32; }
 
-// The exponents of the powers of two that a dtype of scales holds. Subnormal numbers of f32 and bf16 count as zero.
+// The exponents of the powers of two in the range of a scale dtype. Subnormal numbers of f32 and bf16 count as zero.
 struct Exponents {
   int64_t least, largest;
 };
@@ -52,7 +52,8 @@ Exponents ExponentsOf(DType dtype) {
     default: return {-126, largest};
   }
 }
-// Those of a number's scale: so that the product of two is finite, and what meets a large number is not lost.
+// The exponents for the scale of a number. The product of two such scales is finite, and a number combined with a large
+// one is not lost.
 Exponents ExponentsOfNumbers(DType dtype) {
   const Exponents range = ExponentsOf(dtype);
   return {std::max<int64_t>(range.least, -63), std::min<int64_t>(range.largest, 63)};
@@ -62,8 +63,8 @@ Value Limited(const Value& scale, const Exponents& range) {
                   std::ldexp(1.0, static_cast<int>(range.largest)));
 }
 
-// A scale that is infinite as the largest finite one. Quotients of scales by it are numbers then, and data that are
-// multiplied by an infinite quotient are what they should be.
+// Replaces an infinite scale by the largest finite one. Quotients of scales by it are then numbers, and multiplying
+// data by an infinite quotient gives the right result.
 Value Finite(const Value& scale, const ScalifyRules& rules) {
   return rules.compat.degenerate_scales ? scale : ops::Min(scale, MaxFinite(scale.dtype()));
 }
@@ -77,7 +78,7 @@ Value FloorPow2(const Value& x) {
   return ops::Select(ops::IsFinite(x), power, static_cast<double>(INFINITY));
 }
 
-// With this scale: data are multiplied by the quotient of the scales, in their own dtype.
+// x with this scale: the data are multiplied by the quotient of the scales, in their own dtype.
 ScaledValue MovedTo(const ScaledValue& x, const Value& scale) {
   const auto [own, wanted] = Unified(x.scale, scale);
   return {x.data * ops::Cast(SafeDiv(own, wanted), x.data.dtype()), scale};
@@ -122,7 +123,7 @@ ScaledValue AddOrSub(Sum kind, const ScaledValue& x, const ScaledValue& y, const
   return {kind == Sum::kAdd ? a + b : a - b, scale};
 }
 
-// Whether an array holds only zeros and infinities. In the original it is enough that its scale does.
+// Whether an array holds only zeros and infinities. In the original it suffices that its scale does.
 bool FitsAnyScale(const ScaledValue& x, const ScalifyCompat& compat) {
   const auto all = [](const Value& value) {
     if (!value.is_array()) return false;
@@ -144,13 +145,13 @@ ScaledValue MaxOrMin(const F& op, const ScaledValue& x, const ScaledValue& y, co
   return {op(dx * ops::Cast(SafeDiv(sx, scale), dx.dtype()), dy * ops::Cast(SafeDiv(sy, scale), dx.dtype())), scale};
 }
 
-// The root of a count as a scale of this dtype; 1 of no elements, whose sum is 0.
+// The square root of a count as a scale of this dtype; 1 for no elements, whose sum is 0.
 Value RootOf(int64_t count, DType dtype, const ScalifyRules& rules) {
   const Value root(Cast(Array::Scalar(std::sqrt(static_cast<double>(std::max<int64_t>(count, 1)))), dtype));
   return Pow2Round(root, rules.rounding);
 }
 
-// x / root. A root that is a power of two has an exact inverse, and products are faster.
+// x / root. A root that is a power of two has an exact inverse, and multiplication is faster.
 Value DividedByRoot(const Value& x, const Value& root, const ScalifyRules& rules) {
   const Value own = ops::Cast(root, x.dtype());
   return rules.rounding == ScaleRounding::kNone ? x / own : x * (Number(1, x.dtype()) / own);
@@ -191,7 +192,7 @@ Value Pow2Round(const Value& x, ScaleRounding rounding) {
 
 Value Pow2Truncate(const Value& x) {
   const Value number = ops::Cast(x, DType::kF32), power = FloorPow2(number);
-  // A NaN keeps its exponent, too: an infinity.
+  // A NaN also keeps its exponent, which gives an infinity.
   const Value truncated = ops::Select(ops::Less(number, 0.0), -power, power);
   const double smallest_normal = x.dtype() == DType::kF16 ? 0x1p-14 : 0x1p-126;
   const Value signed_zero = number * 0.0;
@@ -218,7 +219,7 @@ ScaledValue MakeScaledScalar(const Value& x, std::optional<DType> scale_dtype, c
     return {parts.mantissa, parts.scale};
   }
   const DType dtype = scale_dtype.value_or(x.dtype()), wide = Wide(x.dtype());
-  // Infinite for what is beyond f32.
+  // Infinite for numbers beyond f32.
   const Value power = FloorPow2(ops::Cast(x, DType::kF32)), is_finite = ops::IsFinite(power);
   const Value limited = Limited(power, ExponentsOfNumbers(dtype));
   const Value divisor = ops::Select(is_finite, limited, 1.0);
@@ -355,7 +356,7 @@ ScaledValue SumsOfProducts(const Value& sums, absl::Span<const Value> scales, st
 
 ScaledValue DotGeneral(const ScaledValue& x, const ScaledValue& y, const DotDims& dims, DType out,
                        const ScalifyRules& rules) {
-  // 8-bit floats are multiplied as bf16, which has all of their numbers.
+  // 8-bit floats are multiplied as bf16, which holds all of their numbers.
   const auto operand = [](const Value& data) {
     const bool is_float8 = data.dtype() == DType::kE4M3FN || data.dtype() == DType::kE5M2;
     return is_float8 ? ops::Cast(data, DType::kBF16) : data;

@@ -59,7 +59,7 @@ absl::Status CheckInputs(const Program& program, const ScalifyOptions& options) 
   return absl::OkStatus();
 }
 
-// The program with each einsum as a dot_general and what is around it.
+// The program with each einsum replaced by a dot_general and its surrounding operations.
 absl::StatusOr<Program> WithoutEinsums(const Program& program) {
   return Rewrite(program, [](const Equation& eqn, absl::Span<const Value> in) {
     const std::optional<ContractionDims> dims = ContractionOf(eqn.op);
@@ -103,7 +103,7 @@ absl::StatusOr<Program> Scalify(const Program& original, const ScalifyOptions& o
   AQT_ASSIGN_OR_RETURN(const Program called, Expand(original, {"call"}));
   AQT_ASSIGN_OR_RETURN(const Program program, WithoutEinsums(called));
   std::vector<Input> inputs = InputsOf(program);
-  std::vector<std::pair<size_t, size_t>> scales;  // position of the data, of the scale
+  std::vector<std::pair<size_t, size_t>> scales;  // positions of the data and of the scale
   for (size_t i = 0; i < program.inputs.size(); ++i) {
     const auto it = options.scaled_inputs.find(program.inputs[i].slot);
     if (it == options.scaled_inputs.end()) continue;
@@ -129,7 +129,7 @@ absl::StatusOr<Program> Scalify(const Program& original, const ScalifyOptions& o
       [&](absl::Span<const Value> args) {
         std::vector<Value> values;
         if (const absl::Status status = run(args); !status.ok()) {
-          internal::ReportError(status);  // kept only if nothing has failed before
+          internal::ReportError(status);  // kept only if it is the first failure
           return values;
         }
         LikeInputs(program, options, outputs);

@@ -33,13 +33,13 @@ using kernels::UnaryKind;
 Lane Plain(Value data) { return {.data = std::move(data)}; }
 Lane Scaled(ScaledValue value) { return {.data = std::move(value.data), .scale = std::move(value.scale)}; }
 
-// The value of a scaled lane: f64 of f64 data, f32 of all others.
+// The value of a scaled lane: f64 for f64 data, otherwise f32.
 Value WideValue(const Lane& lane) {
   const DType wide = lane.data.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
   return scaled::ToArray({lane.data, *lane.scale}, wide);
 }
 
-// Whether an operation makes one number of operands that are one number each, and zeros of zeros.
+// Whether the result of an operation is one number if each operand is one number, and zeros if all operands are zeros.
 bool KeepsScalars(const std::string& op) {
   static constexpr const char* kOps[] = {
       "abs",     "add",      "broadcast",   "ceil",        "clamp",      "cast",
@@ -84,11 +84,11 @@ class Rules {
   }
 
  private:
-  // Quantized contractions, gradients of contractions, and what belongs to them.
+  // Quantized contractions, gradients of contractions, and their parts.
   static bool IsOpaque(const Op& op) {
     return std::holds_alternative<CompositeOp>(op) && !ContractionOf(op).has_value();
   }
-  // How the scales of operands pass through an opaque operation: not at all, unless it is a contraction.
+  // How the scales of operands pass through an opaque operation: only contractions pass them.
   ScalePassing PassingOf(const Equation& eqn) const {
     const CompositeOp* composite = std::get_if<CompositeOp>(&eqn.op);
     std::optional<ScalePassing> passing;
@@ -117,7 +117,7 @@ class Rules {
 
   void SetFlags(const Equation& eqn, absl::Span<const Lane> in, std::vector<Lane>& out) const {
     const std::string name = OpName(eqn.op);
-    // What is reduced over no elements has numbers of its own.
+    // A reduction over no elements gives new numbers.
     const bool is_new = std::any_of(in.begin(), in.end(), [](const Lane& lane) { return IsEmpty(lane); });
     const auto all = [&](bool Lane::*flag) {
       return !in.empty() && !is_new && std::all_of(in.begin(), in.end(), [&](const Lane& lane) { return lane.*flag; });
@@ -137,12 +137,12 @@ class Rules {
     return rules_.scale_dtype.value_or(lane.is_float() ? lane.data.dtype() : DType::kF32);
   }
 
-  // What an operand is to an operation. A zero has the scale 0 where its scale is compared with others, so that it
-  // gives way, and 1 where scales are multiplied.
+  // The role of an operand. Where scales are compared, a zero has the scale 0, so that the other scale wins. Where
+  // scales are multiplied, it has the scale 1.
   enum class Role { kTerm, kFactor };
 
-  // An operand as a scaled value; null for one that stays plain. `other`, if any, is the scale of what it meets, which
-  // is that of a number that is not finite, too.
+  // An operand as a scaled value; null for one that stays plain. `other`, if any, is the scale of the other operand,
+  // which a non-finite number also gets.
   std::optional<ScaledValue> Promoted(const Lane& lane, Role role,
                                       const std::optional<Value>& other = std::nullopt) const {
     if (lane.scaled()) return ScaledValue{lane.data, *lane.scale};
@@ -220,13 +220,13 @@ class Rules {
     return std::visit([&](const auto& op) { return Rule(op, eqn, in); }, eqn.op);
   }
 
-  // The same operation on the data; the scale stays. For operations that move elements, or are linear in them.
+  // The same operation on the data; the scale is kept. For operations that move elements or are linear in them.
   Lane OnData(const Op& op, const Equation& eqn, absl::Span<const Lane> in) const {
     std::vector<Value> values;
     for (const Lane& lane : in) values.push_back(lane.data);
     return {.data = BindOne(op, values, eqn.where), .scale = in[0].scale};
   }
-  // The operation on values without scales; the result gets the scale 1.
+  // The operation on unscaled values; the result gets the scale 1.
   absl::StatusOr<Lane> OnValues(const Equation& eqn, absl::Span<const Lane> in) const {
     if (rules_.compat.missing_rules_are_errors) return NoRule(eqn);
     return OnValuesWithRule(eqn, in);
@@ -280,12 +280,12 @@ class Rules {
       default: return NoRule(eqn);
     }
   }
-  // A plain array has no influence on the scale.
+  // A plain array does not affect the scale.
   absl::StatusOr<Lane> Product(absl::Span<const Lane> in) const {
     const std::optional<ScaledValue> x = Promoted(in[0], Role::kFactor), y = Promoted(in[1], Role::kFactor);
     if (x.has_value() && y.has_value()) {
       const ScaledValue product = scaled::Mul(*x, *y);
-      // What is multiplied by a power of two keeps its data.
+      // A value multiplied by a power of two keeps its data.
       if (IsPowerOfTwo(in[1])) return Scaled({ops::Cast(x->data, product.data.dtype()), product.scale});
       if (IsPowerOfTwo(in[0])) return Scaled({ops::Cast(y->data, product.data.dtype()), product.scale});
       return Scaled(product);
@@ -294,12 +294,12 @@ class Rules {
     return Scaled(
         {scaled::Mul(scaled, {in[x.has_value() ? 1 : 0].data, Number(1, scaled.scale.dtype())}).data, scaled.scale});
   }
-  // Of which the data, by promotion, are 1.
+  // Whether the lane is a power of two, so that its promoted data are 1.
   static bool IsPowerOfTwo(const Lane& lane) {
     int exponent = 0;
     return !lane.scaled() && lane.number.has_value() && std::frexp(*lane.number, &exponent) == 0.5 && exponent > -126;
   }
-  // An infinity may be greater than all, and its scale must then not be 0.
+  // An infinity may be the maximum, and then its scale must not be 0.
   bool FitsAnyScale(const Lane& lane) const {
     const bool is_infinite = lane.number.has_value() && std::isinf(*lane.number);
     return lane.zero || (lane.number.has_value() && *lane.number == 0) ||
@@ -318,7 +318,7 @@ class Rules {
     if (IsFloat(op.dtype)) return OnData(op, eqn, in);
     return Plain(ops::Cast(WideValue(in[0]), op.dtype));
   }
-  // Bits are of values: what they mean with a scale is not defined.
+  // The bits are those of values: they have no defined meaning with a scale.
   absl::StatusOr<Lane> Rule(const BitcastOp& op, const Equation& eqn, absl::Span<const Lane> in) const {
     if (rules_.compat.missing_rules_are_errors) return NoRule(eqn);
     return Plain(BindOne(op, {Unscaled(in[0])}, eqn.where));

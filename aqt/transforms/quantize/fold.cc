@@ -66,8 +66,8 @@ class Folder {
       folded_[i] = true;
       for (VarId var : eqn.out) state_[var] = constant ? Known::kFromConstants : Known::kFromInputs;
     }
-    // Equations stay if they are not known, or are broadcasts of known values that the rest uses. From last to first,
-    // because a broadcast may be used by another one.
+    // An equation stays if it is not known, or is a broadcast of a known value that the rest uses. Iterates from last
+    // to first, because a broadcast may be used by another one.
     used_.assign(program_.vars.size(), false);
     for (const Program::Port& port : program_.outputs) used_[port.var] = used_[port.var] || !IsStored(port);
     stays_.assign(program_.eqns.size(), false);
@@ -80,11 +80,11 @@ class Folder {
     return absl::OkStatus();
   }
 
-  // A frozen output of something known becomes a value.
+  // A frozen output that is known becomes a stored value.
   bool IsStored(const Program::Port& port) const { return port.slot.kind == SlotKind::kFrozen && IsKnown(port.var); }
 
-  // A frozen output that depends on parameters or statistics without a value means that the model was converted without
-  // them. One that depends on data or a key stays an output.
+  // If a frozen output depends on parameters or statistics without a value, the model was converted without them. One
+  // that depends on data or a key stays an output.
   absl::Status CheckFrozenOutputs() const {
     std::vector<bool> needed(program_.vars.size(), false);
     for (const Program::Port& out : program_.outputs) {
@@ -191,8 +191,8 @@ class Folder {
   const SlotValues& known_;
   std::vector<Known> state_;
   std::vector<std::optional<Array>> values_;
-  std::vector<bool> folded_, stays_;  // by equation: is computed now; is part of the result
-  std::vector<bool> used_;            // by variable: a part of the result uses it
+  std::vector<bool> folded_, stays_;  // by equation: computed now; part of the result
+  std::vector<bool> used_;            // by variable: used by a part of the result
   absl::btree_map<std::string, int> counters_;
 };
 

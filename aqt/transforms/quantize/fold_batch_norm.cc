@@ -22,7 +22,7 @@ namespace {
 
 using kernels::BinaryKind;
 
-// A step of a chain behind a contraction: what comes so far, and a number for each channel.
+// A step of a chain after a contraction: a binary operation with a number for each channel.
 struct Step {
   BinaryKind kind;
   int eqn;
@@ -47,7 +47,7 @@ class Folder {
       return slot.kind == SlotKind::kParam || slot.kind == SlotKind::kStat || slot.kind == SlotKind::kFrozen;
     };
     known_ = DependsOnlyOn(program_, is_known);
-    // What is known comes first, so that it can become part of a kernel.
+    // Known equations come first, so that their results can become part of a kernel.
     std::stable_partition(program_.eqns.begin(), program_.eqns.end(), [&](const Equation& eqn) {
       return std::all_of(eqn.out.begin(), eqn.out.end(), [&](VarId var) { return known_[var]; });
     });
@@ -65,7 +65,7 @@ class Folder {
     if (folded != nullptr) {
       for (const auto& [eqn, chain] : chains_) folded->push_back(program_.scope(program_.eqns[eqn]));
     }
-    // What is broadcast, by variable: a kernel takes in the channels of its chain.
+    // The operands of broadcasts, by variable: a kernel absorbs the channels of its chain.
     std::map<VarId, Value> values;
     int next = 0;
     absl::StatusOr<Program> rewritten =
@@ -73,7 +73,7 @@ class Folder {
           const int number = next++;
           if (const auto it = chains_.find(number); it != chains_.end()) return Folded(eqn, in, it->second, values);
           if (const auto it = passes_.find(number); it != passes_.end()) return std::vector<Value>{in[it->second]};
-          // What a step repeats over the other axes.
+          // The value that a broadcast repeats over the other axes.
           if (std::holds_alternative<BroadcastOp>(eqn.op)) values.try_emplace(eqn.in[0], in[0]);
           return BindAgain(eqn, in);
         });
@@ -82,7 +82,7 @@ class Folder {
   }
 
  private:
-  // The channels that a known operand repeats over all other axes of `shape`; null if it is something else.
+  // The channels that a known operand repeats over all other axes of `shape`; null if it is anything else.
   std::optional<VarId> ChannelsOf(VarId operand, const Shape& shape) const {
     if (!known_[operand] || maker_[operand] < 0) return std::nullopt;
     const Equation& eqn = program_.eqns[maker_[operand]];
@@ -160,7 +160,7 @@ class Folder {
   std::vector<std::vector<int>> uses_;       // by variable: equations, -1 for an output
   std::vector<int> maker_;                   // by variable: its equation, or -1
   std::map<int, std::vector<Step>> chains_;  // by the equation of the contraction
-  std::map<int, int> passes_;                // equations of chains, and their operand that is the chain
+  std::map<int, int> passes_;                // equations of chains, and the position of their operand on the chain
 };
 
 }  // namespace

@@ -106,7 +106,7 @@ class Injector {
     }
   }
 
-  // A weight is stored whole. For an activation there is only a scale to store, if its calibration has state.
+  // A weight is stored in full. An activation only has a scale to store, if its calibration has state.
   FreezerMode FreezerOf(const Tensor& tensor, VarId operand) const {
     return from_params_[operand] || !HasState(tensor.quantizer) ? FreezerMode::kValueAndScale : FreezerMode::kScale;
   }
@@ -163,7 +163,8 @@ class Injector {
   absl::flat_hash_map<std::string, int> ordinals_;           // by scope
   absl::flat_hash_set<std::string> names_;                   // of contractions
   bool calibrates_ = false;                                  // whether a side is in mode CALIBRATE
-  bool params_have_state_ = false, data_has_state_ = false;  // whether a weight's, an activation's calibration does
+  bool params_have_state_ = false, data_has_state_ = false;  // whether a weight's or an activation's calibration has
+                                                             // state
   InjectReport report_;
 };
 

@@ -36,7 +36,7 @@ struct Patterns {
   RE2 used{R"(%(\d+)(?:, )?)"};
 };
 
-// The scope at the end of an equation: behind " @", after the attributes and before the source line.
+// The scope at the end of an equation: it follows " @", after the attributes and before the source line.
 std::string ScopeOf(absl::string_view tail) {
   if (const size_t line = tail.rfind("  # "); line != absl::string_view::npos) tail = tail.substr(0, line);
   const size_t at = absl::StartsWith(tail, " {") ? tail.rfind("} @") : tail.find(" @");

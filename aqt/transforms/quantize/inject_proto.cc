@@ -34,7 +34,7 @@ using internal::kModes;
 // The values of the enum, in the order of the proto's numbers, starting at 1.
 constexpr OperandOrigin kOrigins[] = {OperandOrigin::kAny, OperandOrigin::kParam, OperandOrigin::kData};
 
-// Names that AQT, InjectConfig or the converter's configuration use, and what to write here instead.
+// Names in AQT, InjectConfig or the converter's configuration, and their names here.
 constexpr config::Rename kRenames[] = {
     {"Inject", "rule", "rules { ... }"},
     {"Inject", "quant_rules", "prng_layout, arithmetic and weight_only themselves"},
@@ -48,7 +48,7 @@ constexpr config::Rename kRenames[] = {
     {"", "SERVE", "QUANT_MODE_SERVE"},
 };
 
-// kRenames and those of the contractions inside.
+// kRenames and those of the nested contractions.
 std::vector<config::Rename> Renames() {
   std::vector<config::Rename> all(std::begin(kRenames), std::end(kRenames));
   const absl::Span<const config::Rename> inner = DotGeneralRenames();
@@ -61,8 +61,8 @@ absl::Status ReadMode(bool has, int number, const Place& place, std::optional<Qu
   return ReadEnum(kModes, number, place, &out->emplace());
 }
 
-// How a rule quantizes. An accumulator dtype that does not fit is an error, except of a rule only for convolutions that
-// ignore it.
+// How a rule quantizes. An accumulator dtype that does not fit is an error, except in a rule only for convolutions,
+// which ignore it.
 absl::StatusOr<DotGeneral> ReadDotGeneral(const config::InjectRule& message, const std::vector<std::string>& ops,
                                           const Compat& compat, const Place& place) {
   absl::StatusOr<DotGeneral> checked = FromProto(message.dot_general(), place.In(message, "dot_general"));

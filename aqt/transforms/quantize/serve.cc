@@ -21,7 +21,7 @@ InjectConfig InMode(InjectConfig config, QuantMode mode) {
 absl::StatusOr<SlotValues> Freeze(const Program& model, const InjectConfig& config, const SlotValues& known) {
   AQT_ASSIGN_OR_RETURN(const Program convert, Inject(model, InMode(config, QuantMode::kConvert)));
   AQT_ASSIGN_OR_RETURN(Folded folded, Fold(convert, known));
-  // What the served program reads: frozen tensors, or a known value of the model itself.
+  // The inputs of the served program: frozen tensors, or known values of the model itself.
   SlotValues available = std::move(folded.values);
   available.insert(known.begin(), known.end());
   AQT_ASSIGN_OR_RETURN(const Program serve, ServeProgram(model, config, available));
