@@ -17,8 +17,8 @@
 namespace aqt::nn {
 namespace {
 
-// Contracted axes of the kernel are inputs, those that only one of its operands and the result have outputs. A letter
-// that all three have is a stack of kernels.
+// The contracted axes of the kernel are inputs; axes shared only by the kernel and the result are outputs. A letter
+// that x, kernel and result share is a stack of kernels.
 FanAxes KernelAxes(const EinsumEquation& equation) {
   FanAxes axes{.in = {}, .out = {}, .batch = {}};
   for (size_t i = 0; i < equation.rhs.size(); ++i) {

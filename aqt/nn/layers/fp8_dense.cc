@@ -20,7 +20,7 @@ namespace {
 
 bool Computes(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16; }
 
-// Of f32, bf16 and f16.
+// The promoted dtype of two of f32, bf16 and f16.
 DType CommonFloat(DType a, DType b) { return a == b ? a : DType::kF32; }
 
 absl::Status CheckOptions(const Value& x, const Fp8DenseOptions& options) {

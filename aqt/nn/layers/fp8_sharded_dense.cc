@@ -33,7 +33,7 @@ absl::Status CheckLayer(const Value& x, const Fp8DenseOptions& options) {
       "]; a divided layer takes a matrix, one number of features and the last axis; reshape x and y around it"));
 }
 
-// The part of a parameter by which mesh axes divide its axes. The whole one is drawn, and cut.
+// The shard of a parameter whose axes are divided over mesh axes. Draws the full parameter, then cuts it.
 absl::StatusOr<Value> PartOfParameter(absl::string_view name, const Aval& whole, const Initializer& init,
                                       const std::vector<std::string>& mesh_axes, const Fp8LayerSharding& sharding,
                                       const std::source_location& where) {
@@ -73,7 +73,7 @@ Value Fp8ShardedDense(const Value& x, absl::string_view name, const Fp8DenseOpti
   const absl::StatusOr<Value> kernel = PartOfParameter("kernel", {options.param_dtype, {in, out}}, options.kernel_init,
                                                        {plan->kernel.rows, plan->kernel.columns}, sharding, where);
   if (!kernel.ok()) return refuse(kernel.status());
-  // As in Fp8Dense: the dtype that holds input and parameters.
+  // As in Fp8Dense: the promoted dtype of input and parameters.
   const DType common = x.dtype() == options.param_dtype ? x.dtype() : DType::kF32;
   const DType dtype = options.dtype.value_or(common);
   std::optional<Value> bias;

@@ -17,7 +17,7 @@
 namespace aqt::nn {
 namespace {
 
-// The standard deviation of standard normal numbers between -2 and 2.
+// The standard deviation of standard normal numbers truncated to [-2, 2].
 constexpr double kTruncatedDeviation = 0.87962566103423978;
 
 // Centres of 2^32 equal parts of [low, high], as f64.
@@ -31,8 +31,8 @@ Array Uniform(const Shape& shape, double low, double high, Key key) {
   return std::move(numbers).Build();
 }
 
-// erf(x) = u: Winitzki's formula, which is within 0.4 % of x, and four steps of Newton's method, which square the error
-// each: the last one changes nothing but the last places.
+// erf(x) = u: Winitzki's formula, which is within 0.4 % of x, followed by four Newton steps. Each squares the error;
+// the last step changes only the last digits.
 Value ErfInverse(const Value& u) {
   constexpr double kA = 0.147;
   const Value log = ops::Log1p(-(u * u));

@@ -26,10 +26,10 @@ absl::Status CheckEpsilon(double epsilon) {
   return absl::InvalidArgumentError(absl::StrCat("epsilon = ", epsilon, ", expected a number from 0 on"));
 }
 
-// Parameters of a norm over `axes` of x (ascending), as they are multiplied with or added to it.
+// Parameters of a norm over `axes` of x (ascending), ready to be multiplied with or added to x.
 struct Affine {
   Shape shape;      // of the parameter
-  Shape broadcast;  // the same with extent 1 for every other axis from the first of `axes` on
+  Shape broadcast;  // the same with extent 1 for every axis from the first of `axes` that is not in `axes`
 
   Affine(const Value& x, const Axes& axes) {
     for (int64_t axis = axes.empty() ? x.rank() : axes[0]; axis < x.rank(); ++axis) {
@@ -44,7 +44,7 @@ struct Affine {
   }
 };
 
-// The axes of a norm, or why there is none.
+// The axes of a norm, or an error.
 absl::StatusOr<Axes> NormAxes(const Value& x, const Axes& axes, double epsilon,
                               const std::optional<LowPrecision>& precision) {
   if (absl::Status status = CheckEpsilon(epsilon); !status.ok()) return status;
@@ -59,7 +59,7 @@ absl::StatusOr<Axes> NormAxes(const Value& x, const Axes& axes, double epsilon,
   return normalized;
 }
 
-// A norm whose steps are rounded: the formula of LayerNormOptions, of f32 numbers.
+// A norm with rounded steps: the formula of LayerNormOptions, for f32 numbers.
 class LowPrecisionNorm {
  public:
   LowPrecisionNorm(const Value& x, const Axes& axes, double epsilon, const LowPrecision& precision)

@@ -18,7 +18,7 @@
 namespace aqt::nn {
 namespace {
 
-// A parameter that Parameter() was asked for, to be initialized.
+// A parameter requested through Parameter(), to be initialized.
 struct RequestedParameter {
   Slot slot;
   Aval aval;
@@ -46,7 +46,7 @@ Slot InScope(SlotKind kind, absl::string_view name) {
   return {kind, absl::StrCat(scope, scope.empty() ? "" : "/", name)};
 }
 
-// Parameter and Statistic, which differ only in the kind.
+// Implements Parameter and Statistic, which differ only in the kind.
 Value Requested(SlotKind kind, absl::string_view name, const Aval& aval, const Initializer& init,
                 const std::source_location& where) {
   const Slot slot = InScope(kind, name);

@@ -25,7 +25,7 @@ absl::StatusOr<SlotValues> Calibrate(const Program& model, InjectConfig config, 
                                                    " is a statistic of activations; give at least one batch"));
   }
   AQT_ASSIGN_OR_RETURN(const Executable executable, Executable::Make(program));
-  known.insert(initial.begin(), initial.end());  // what is known stays
+  known.insert(initial.begin(), initial.end());  // known values stay
   for (size_t i = 0; i < batches.size(); ++i) {
     SlotValues values = known;
     for (const auto& [slot, array] : batches[i]) values.insert_or_assign(slot, array);

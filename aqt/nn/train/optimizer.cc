@@ -12,7 +12,7 @@ absl::Status OutOfRange(absl::string_view field, double value, absl::string_view
   return absl::InvalidArgumentError(absl::StrCat(field, " = ", value, ", expected ", expected));
 }
 
-// Rounded to f32, in which updates are computed, it must not be 1: an average that never moves.
+// The decay must not round to 1 in f32, in which updates are computed: the average would never move.
 absl::Status CheckDecay(absl::string_view field, double value) {
   if (value >= 0 && static_cast<float>(value) < 1) return absl::OkStatus();
   return OutOfRange(field, value, "a number in [0, 1) that is not 1 in f32");

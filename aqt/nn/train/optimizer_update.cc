@@ -17,7 +17,7 @@
 namespace aqt::nn::internal {
 namespace {
 
-// Scalars that all parameters share, one for each dtype that needs it.
+// Scalars shared by all parameters, one for each dtype in use.
 template <class Make>
 class PerDType {
  public:
@@ -32,7 +32,7 @@ class PerDType {
   std::map<DType, Value> values_;
 };
 
-// x * rate, where a constant rate is a number of x's dtype.
+// x * rate. A constant rate is a number of x's dtype.
 template <class Rates>
 Value TimesRate(const Value& x, const Schedule& schedule, Rates& rates) {
   const double* constant = std::get_if<double>(&schedule.kind());

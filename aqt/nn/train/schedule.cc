@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t kMaxSteps = std::numeric_limits<int32_t>::max();
 
-// Checks fields one after the other; keeps the first error.
+// Checks fields in order; keeps the first error.
 class FieldChecks {
  public:
   explicit FieldChecks(std::string schedule) : schedule_(std::move(schedule)) {}
@@ -144,7 +144,7 @@ absl::Status ValidateKind(const std::string& name, const JoinedSchedule& s) {
   return absl::OkStatus();
 }
 
-// t - begin as a number, for steps from 0 to `steps`.
+// min(max(t - begin, 0), steps) as a float.
 Value StepsDone(const Value& t, int64_t begin, int64_t steps, DType dtype) {
   const Value since = begin == 0 ? t : t - static_cast<double>(begin);
   return ops::Cast(ops::Min(ops::Max(since, 0.0), static_cast<double>(steps)), dtype);

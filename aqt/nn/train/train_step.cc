@@ -53,7 +53,7 @@ absl::Status CheckOptions(const StepOptions& options) {
   return absl::OkStatus();
 }
 
-// Whether this step is left out, as a bool scalar; counts such steps. Null if none ever is.
+// Whether this step is skipped, as a bool scalar; counts such steps. Null if steps are never skipped.
 std::optional<Value> Skips(const StepOptions& options, absl::Span<const TrainedParam> params, StepState& state) {
   if (!options.max_consecutive_skips.has_value()) return std::nullopt;
   const NamedScope scope("skip_if_not_finite");
@@ -67,7 +67,7 @@ std::optional<Value> Skips(const StepOptions& options, absl::Span<const TrainedP
   return ops::And(ops::Not(finite), ops::LessEqual(count, static_cast<double>(*options.max_consecutive_skips)));
 }
 
-// Makes means of the gradients. Returns whether no update follows; null if one always does.
+// Replaces the gradients by their means. Returns whether no update follows; null if one always does.
 std::optional<Value> Accumulate(int64_t steps, std::vector<TrainedParam>& params, StepState& state) {
   if (steps == 1) return std::nullopt;
   const NamedScope scope("accumulation");
@@ -151,7 +151,7 @@ absl::StatusOr<Program> TrainStep(const Program& loss, const Optimizer& optimize
   for (const Program::Port& port : gradients.inputs) taken.insert(port.slot);
   for (const Program::Port& port : gradients.outputs) taken.insert(port.slot);
   StepState state(std::move(taken));
-  // ValueAndGrad's outputs: those of the loss, one gradient per parameter, then what backward rules write.
+  // ValueAndGrad's outputs: those of the loss, one gradient per parameter, then the outputs that backward rules write.
   const size_t first_gradient = loss.outputs.size(), end_of_gradients = first_gradient + positions.size();
   std::vector<Slot> slots;
   for (size_t i = 0; i < gradients.outputs.size(); ++i) {

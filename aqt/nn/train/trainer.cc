@@ -28,7 +28,7 @@ namespace aqt::nn {
 namespace {
 
 constexpr char kSteps[] = "steps", kKeyHigh[] = "key_hi", kKeyLow[] = "key_lo";
-constexpr char kSetting[] = "setting:";  // in front of its name
+constexpr char kSetting[] = "setting:";  // prefix of its name
 
 // Checks that `state` has exactly the program's inputs of kinds param and stat.
 absl::Status CheckState(const Program& step, const SlotValues& state) {
@@ -55,7 +55,7 @@ absl::Status CheckState(const Program& step, const SlotValues& state) {
   return absl::OkStatus();
 }
 
-// Checks that a step leaves state from which the next one can start, and takes keys as Step gives them.
+// Checks that the next step can start from the state after a step, and that its keys are those that Step gives.
 absl::Status CheckStep(const Program& step) {
   for (const Program::Port& in : step.inputs) {
     const Aval& aval = step.aval(in.var);
@@ -91,7 +91,7 @@ absl::StatusOr<int64_t> Number(const std::map<std::string, std::string>& metadat
                    ", expected a number from 0 to ", max));
 }
 
-// How the values of a setting differ. Null: not given.
+// Describes how the values of a setting differ. Null: not given.
 std::string DifferenceText(const std::string* was, const std::string* is) {
   constexpr size_t kShort = 40;
   for (const std::string* text : {was, is}) {
@@ -146,7 +146,7 @@ absl::Status CheckAlike(Collective* collective, const SlotValues& state, Key key
   return absl::OkStatus();
 }
 
-// The options on which the bits of a training and what processes send each other depend, besides those in the program.
+// The options that affect the bits of a training or the messages between processes, besides those in the program.
 std::string OptionsText(const TrainOptions& options) {
   std::string text = absl::StrCat(" redo_on_nan ", options.redo_on_nan, " float_sums ",
                                   static_cast<int>(options.data_parallel.float_sums));
@@ -155,7 +155,7 @@ std::string OptionsText(const TrainOptions& options) {
   return text;
 }
 
-// A collective that remembers the error of a call. All processes know it then.
+// A collective that remembers the error of a call. All processes then know it.
 class Watched final : public Collective {
  public:
   explicit Watched(Collective& group) : group_(group) {}
@@ -173,11 +173,11 @@ class Watched final : public Collective {
   absl::StatusOr<std::unique_ptr<Collective>> Split(int color) override { return group_.Split(color); }
   absl::Status Fail(const absl::Status& error) override { return Seen(group_.Fail(error)); }
 
-  // An error of this process becomes one of all; a success is one only if it is for all.
+  // An error of this process becomes an error of all. It succeeds only if all processes do.
   absl::Status Finish(const absl::Status& own) {
     if (!failed_.ok()) return failed_;
     if (own.ok()) return group_.AllGather(nullptr, 0, nullptr);
-    Fail(own).IgnoreError();  // which is Aborted
+    Fail(own).IgnoreError();  // returns Aborted
     return Annotate(own, absl::StrCat("process ", rank()));
   }
 

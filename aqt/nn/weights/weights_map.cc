@@ -29,14 +29,14 @@ std::string Describe(const io::TensorInfo& tensor) {
 
 std::string Describe(const Slot& slot, const Aval& aval) { return absl::StrCat(slot.ToString(), " ", aval.ToString()); }
 
-// A tensor, or a part of it, and the slot that it is for.
+// A tensor, or a part of it, and its slot.
 struct Piece {
   const io::TensorInfo* tensor;
   const WeightRule* rule;
   Slot slot;
   Aval aval;               // of the slot
   int64_t begin, end;      // of the slice, in elements of its axis
-  Shape sliced, permuted;  // shapes on the way
+  Shape sliced, permuted;  // intermediate shapes
 };
 
 struct Plan {
@@ -84,7 +84,7 @@ bool IsPermutation(const Axes& axes, int64_t rank) {
   return sorted == all;
 }
 
-// Fills in the shapes of the piece. Returns what does not fit; "" if all does.
+// Fills in the shapes of the piece. Returns the mismatch; "" if it fits.
 std::string Fit(Piece& piece) {
   const WeightRule& rule = *piece.rule;
   piece.sliced = piece.tensor->shape;
@@ -200,7 +200,7 @@ absl::StatusOr<std::vector<Piece>> MakeGoodPlan(const WeightsMap& map, const io:
       absl::StrCat("weights map: ", source.path(), " does not fit the program:\n", plan.report.ToString()));
 }
 
-// [begin, end) of an axis.
+// The elements [begin, end) of an axis.
 Value SliceOfAxis(const Value& x, int64_t axis, int64_t begin, int64_t end) {
   PerAxis start(static_cast<size_t>(x.rank()), 0), limit(x.shape().begin(), x.shape().end());
   start[axis] = begin;
@@ -246,7 +246,7 @@ absl::StatusOr<Array> IntoTensor(const Piece& piece, const Array& slot, const Ar
   return value.ToArray();
 }
 
-// Copies a tensor of any dtype as it is.
+// Copies a tensor of any dtype unchanged.
 absl::Status CopyTensor(const io::TensorSource& source, const io::TensorInfo& tensor, io::SafetensorsWriter& writer) {
   constexpr int64_t kPiece = int64_t{1} << 22;
   std::vector<uint8_t> bytes;
@@ -284,7 +284,7 @@ absl::StatusOr<SlotValues> LoadWeights(const WeightsMap& map, const io::TensorSo
   const SuspendTrace at_once;
   SlotValues values;
   Array tensor;
-  const io::TensorInfo* read = nullptr;  // pieces of one tensor follow each other
+  const io::TensorInfo* read = nullptr;  // pieces of one tensor are consecutive
   for (const Piece& piece : pieces) {
     if (read != piece.tensor) {
       AQT_ASSIGN_OR_RETURN(tensor, source.ReadArray(*piece.tensor));

@@ -14,7 +14,7 @@ namespace {
 
 using config::Place;
 
-// Names that users may expect, and what to write here instead.
+// Names that users may expect, and their names here.
 constexpr config::Rename kRenames[] = {
     {"WeightsMap", "rule", "rules { ... }"},
     {"WeightRule", "slot", "param"},
