@@ -53,8 +53,7 @@ Array RowsOf(const Array& whole, const Aval& part, int rank) {
   return Array::CopyOf(ArrayRef(part.dtype, part.shape, data));
 }
 
-// The outputs of a program on the whole batch, computed by processes that each have their rows. Internal if processes
-// differ.
+// The outputs of a program on the full batch, computed by processes with their own rows. Internal if processes differ.
 absl::StatusOr<std::vector<Array>> EvalOnThreads(const Program& program, absl::Span<const Array> args, int processes,
                                                  const DataParallelOptions& options) {
   std::vector<std::vector<Array>> outputs(processes);
@@ -87,7 +86,7 @@ absl::Status ExpectBitsOfOneProcess(const Program& program, absl::Span<const Arr
   return absl::OkStatus();
 }
 
-// Every basic operation, with any operand divided or whole, alone and behind others.
+// Every basic operation, with any operand divided or replicated, alone and after others.
 TEST(DataParallelTest, RandomProgramsHaveTheBitsOfOneProcess) {
   for (uint64_t seed = 0; seed < 300; ++seed) {
     const std::vector<Array> args = testing::RandomProgramArgs(seed);
@@ -95,7 +94,7 @@ TEST(DataParallelTest, RandomProgramsHaveTheBitsOfOneProcess) {
     DataParallelOptions options{.float_sums = FloatSums::kGather};
     for (size_t i = 0; i < args.size(); ++i) {
       const bool divides = args[i].shape().rank() > 0 && args[i].shape()[0] % processes == 0;
-      // The key is the last one. Half of the others are whole in some programs.
+      // The key is the last argument. Half of the others are replicated in some programs.
       if (!divides || i + 1 == args.size() || (seed % 3 == 0 && (seed >> i) % 2 == 0)) {
         options.whole.push_back(absl::StrCat(i));
       }
@@ -116,7 +115,7 @@ constexpr int kRows = 8, kProcesses = 4;
 Array Floats(const Shape& shape, uint64_t seed) { return testing::RandomArray({DType::kF32, shape}, seed); }
 Array Ints(DType dtype, const Shape& shape, uint64_t seed) { return testing::RandomArray({dtype, shape}, seed, 0, 7); }
 
-// One operation, and how processes compute it. An output that is divided costs one gather at the end.
+// One operation, and how processes compute it. A divided output costs one gather at the end.
 struct Case {
   std::string name;
   std::function<Values(In)> fn;
@@ -227,7 +226,7 @@ TEST(DataParallelTest, OperationsAreCutAsPromised) {
   }
 }
 
-// A bias reaches the rows without a copy for the whole batch.
+// A bias reaches the rows without a copy for the full batch.
 TEST(DataParallelTest, TheTextShowsTheExchanges) {
   const auto fn = [](In in) {
     return Values{ops::ReduceSum(in[0] + in[1], {0}), ops::ReduceMax(ops::Abs(in[0]), {0, 1})};
@@ -249,7 +248,7 @@ out %8 data "1"
 )");
 }
 
-// Two layers that are quantized as `config` says, their loss and the gradients of everything.
+// Two layers quantized as `config` says, their loss and the gradients with respect to all arguments.
 absl::StatusOr<Program> QuantizedLayers(const DotGeneral& config, Arithmetic arithmetic, absl::Span<const Array> args) {
   const auto fn = [](In in) {
     const Value hidden = ops::Max(ops::MatMul(in[0], in[1]), 0.0);
@@ -264,14 +263,14 @@ absl::StatusOr<Program> QuantizedLayers(const DotGeneral& config, Arithmetic ari
   return ValueAndGrad(quantized, {0, 1, 2});
 }
 
-// Products of rows run as they are; what rows share, and noise, makes them basic operations. Either way the bits are
-// those of one process.
+// Products of rows run as they are. Where rows share state, or draw noise, they become basic operations. Either way the
+// bits are those of one process.
 TEST(DataParallelTest, QuantizedContractionsOfRowsStayWhole) {
   struct Quantization {
     const char* name;
     DotGeneral config;
     Arithmetic arithmetic;
-    int processes, forward, backward;  // and how many operations of contractions are left
+    int processes, forward, backward;  // and the number of remaining contraction operations
   };
   const DotGeneral nearest = *FullyQuantized({.use_stochastic_rounding = false});
   const DotGeneral fp8 =
@@ -284,7 +283,7 @@ TEST(DataParallelTest, QuantizedContractionsOfRowsStayWhole) {
       {"nearest, four processes", nearest, Arithmetic::kIeee, 4, 2, 2},
       {"a row for each process", nearest, Arithmetic::kIeee, kRows, 2, 2},
       {"XLA", nearest, Arithmetic::kXlaCompatible, 2, 2, 2},
-      // The arithmetic of one scale is another than that of several.
+      // The arithmetic of one scale differs from that of several.
       {"XLA, a row for each process", nearest, Arithmetic::kXlaCompatible, kRows, 0, 0},
       {"noise on gradients", FullyQuantized(), Arithmetic::kIeee, 2, 2, 0},
       {"fp8", fp8, Arithmetic::kIeee, 2, 2, 2},
@@ -306,8 +305,8 @@ TEST(DataParallelTest, QuantizedContractionsOfRowsStayWhole) {
   }
 }
 
-// The bound of data_parallel.h, on sums and products over 256 rows; f16 and bf16 results are rounded once more, by half
-// a unit of 2^-11 or 2^-8 each.
+// The bound of data_parallel.h, for sums and products over 256 rows; f16 and bf16 results are rounded once more, by
+// half a unit of 2^-11 or 2^-8 each.
 TEST(DataParallelTest, FloatSumsOverTheBatchStayWithinTheirBound) {
   constexpr int64_t kN = 256;
   constexpr double kUnit = 0x1p-24;

@@ -41,7 +41,7 @@ Program TraceOf(TracedFunction fn, DType dtype = DType::kF32) {
   return *Trace(fn, {{{kX, {dtype, {2, 3}}}, {kW, {dtype, {3, 3}}}}});
 }
 
-// "op: operand dtypes -> result dtype" for each equation but casts.
+// "op: operand dtypes -> result dtype" for each equation except casts.
 std::vector<std::string> Dtypes(const Program& program) {
   std::vector<std::string> lines;
   for (const Equation& eqn : program.eqns) {
@@ -98,7 +98,7 @@ TEST(Amp, OtherContractionsComputeInTheDtype) {
                                         "einsum: bf16 bf16 -> bf16"));
 }
 
-// The outermost scope that the policy names decides, also one around the call of Amp.
+// The outermost scope that the policy names decides, even one around the call of Amp.
 TEST(Amp, ScopesComeFirst) {
   const Program program = TraceOf([](Values in) {
     const NamedScope mlp("mlp"), fc1("fc1");
@@ -161,7 +161,7 @@ TEST(Amp, RulesThatDropOperands) {
   EXPECT_THAT(Amp(program, options).status().message(), HasSubstr("operands"));
 }
 
-// Without a key for an operation, operands of different dtypes meet in one that has the numbers of both.
+// Without a key for an operation, operands of different dtypes are converted to one that holds the numbers of both.
 TEST(Amp, MixedOperandsAreWidened) {
   const Program program = TraceOf([](Values in) {
     const Value h = ops::MatMul(in[0], in[1]);
@@ -256,7 +256,7 @@ TEST(Amp, RandomPrograms) {
   }
 }
 
-// Programs of every basic operation whose floats are f32: by the default policy nothing changes, either.
+// Programs of every basic operation with f32 floats: the default policy also changes nothing.
 TEST(Amp, ChangesNothingInF32) {
   int programs = 0;
   for (uint64_t seed = 0; programs < 300; ++seed) {

@@ -37,7 +37,7 @@ Program Cube(DType dtype) {
   return *Trace([](Values in) { return Outputs{ops::IntegerPow(in[0], 3)}; }, {{{kX, {dtype, {}}}}});
 }
 
-// Calls a program again and again, with its own state.
+// Calls a program repeatedly with its own state.
 struct Caller {
   Program program;
   SlotValues state;
@@ -88,7 +88,7 @@ TEST(DynamicScale, WithoutRedoTheLastResultsAreReturned) {
   EXPECT_EQ(caller.Of("scaler"), 4096);
 }
 
-// A gradient does not look at the value, but at what else the program computes.
+// A gradient ignores the value, but not the program's other outputs.
 TEST(DynamicScale, OtherOutputsMustBeFinite) {
   const Program loss = *Trace(
       [](Values in) {
@@ -121,7 +121,7 @@ TEST(DynamicScale, Limits) {
   EXPECT_EQ(Number(*next.total_resets.ToArray()), 1);
 }
 
-// By default a subnormal scaler stays what it is; the original flushes it.
+// By default a subnormal scaler is kept; the original flushes it.
 TEST(DynamicScale, SubnormalScalers) {
   for (const bool zero : {false, true}) {
     const ScalerValues state{Value(Array::Scalar<int32_t>(5)), Value(Array::Scalar<float>(2)),
@@ -138,7 +138,7 @@ TEST(DynamicScale, AnEmptyGradientIsFinite) {
   EXPECT_TRUE(caller.Call(Array::Zeros(DType::kF32, {0})).at(kFinite).View<bool>()[0]);
 }
 
-// Zeros are finite, so the scaler grows: nothing says that they came from an underflow.
+// Zeros are finite, so the scaler grows: nothing shows that they came from an underflow.
 TEST(DynamicScale, GradientsOfZerosAreFinite) {
   const Program loss =
       *Trace([](Values in) { return Outputs{ops::ReduceSum(in[0] * 0.0)}; }, {{{kX, {DType::kF32, {2}}}}});
@@ -162,7 +162,7 @@ TEST(DynamicScale, NoParameters) {
   EXPECT_EQ(caller.Of("count"), 1);
 }
 
-// A scaler of f16 halves down to 2^-24 and then is 0, from where it never returns; with `min` it stays above.
+// A scaler of f16 halves down to 2^-24, then becomes 0 and never recovers; with `min` it stays above.
 TEST(DynamicScale, ScalersOfF16Underflow) {
   for (const std::optional<double> least : {std::optional<double>(), std::optional<double>(0x1p-14)}) {
     const DynamicScaler scaler{.scaler = 0x1p-23, .dtype = DType::kF16, .min = least};

@@ -1,4 +1,4 @@
-// docs/precision-operations.md: what Scalify and Amp do with each operation, found by transforming one of each.
+// docs/precision-operations.md: the effect of Scalify and Amp on each operation, found by transforming one of each.
 
 #include <cmath>
 #include <cstdint>
@@ -63,7 +63,7 @@ struct Example {
 
 const Aval kX{DType::kF32, {kN, kN}}, kFlags{DType::kBool, {kN, kN}}, kIndices{DType::kS32, {kN}};
 
-// An operation with attributes, and its operands: an alternative without a line does not compile.
+// Completes an operation with attributes and returns its operands. An alternative without a line does not compile.
 std::vector<Aval> Complete(Op& op) {
   using kernels::BinaryKind;
   return std::visit(Overload{
@@ -211,7 +211,7 @@ std::vector<Example> Examples() {
   return examples;
 }
 
-// The formula for a scale, by what it gives for these scales of the operands.
+// The formula for a scale, inferred from its value for these scales of the operands.
 std::string FormulaOf(float scale, const std::vector<float>& s) {
   const auto is = [&](double want) { return std::fabs(scale - want) <= 1e-5 * want; };
   const double one = s.empty() ? 0 : s[0], two = s.size() > 1 ? s[1] : 0, three = s.size() > 2 ? s[2] : 0;

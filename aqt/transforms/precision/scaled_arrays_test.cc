@@ -53,7 +53,7 @@ TEST(ScaledArrays, AsScaled) {
   want[kB] = Array::Of<float>({1.5, 3}, {2});
   want[ScaleSlot(kB)] = Array::Scalar(2.0f);
   ExpectEqual(*AsScaledArrays(Values(), Array::Scalar(2.0f)), want);
-  // The dtype of a scale of 1 stays.
+  // The dtype of a scale of 1 is kept.
   want[kB] = Values().at(kB);
   want[ScaleSlot(kB)] = Cast(Array::Scalar(1.0f), DType::kF16);
   ExpectEqual(*AsScaledArrays(Values(), want[ScaleSlot(kB)]), want);
@@ -65,8 +65,8 @@ TEST(ScaledArrays, AsScaled) {
               FailsWith(absl::StatusCode::kInvalidArgument, {"the scale is s32[], expected a float scalar"}));
 }
 
-// As the original, each factor is converted before the product: in f16 a scale of 2^20 is infinite, and 0 times that is
-// NaN.
+// As in the original, each factor is converted before the product: in f16 a scale of 2^20 is infinite, and 0 times that
+// is NaN.
 TEST(ScaledArrays, AsArrays) {
   SlotValues want = Values();
   want.erase(ScaleSlot(kW));

@@ -59,7 +59,7 @@ TEST(Scaled, PowersOfTwo) {
   EXPECT_TRUE(std::isnan(mantissas[5]));
   EXPECT_THAT(Floats(scaled::Pow2Round(Of(DType::kF16, {4, 5, 65504}), ScaleRounding::kUp)), ElementsAre(8, 8, kInf));
   EXPECT_THAT(Floats(scaled::Pow2Truncate(Of(DType::kBF16, {-5, 7, 0}))), ElementsAre(-4, 4, 0));
-  // Subnormals of the own dtype become zeros of their sign.
+  // Numbers that are subnormal in their dtype become zeros with their sign.
   const std::vector<float> tiny = Floats(scaled::Pow2Truncate(Of(DType::kF16, {-0x1p-21f, 0x1p-15f, 0x1.8p-14f})));
   EXPECT_THAT(tiny, ElementsAre(0, 0, 0x1p-14f));
   EXPECT_TRUE(std::signbit(tiny[0]));
@@ -70,7 +70,7 @@ TEST(Scaled, PowersOfTwo) {
   EXPECT_THAT(Floats(scaled::FromE8M0(bytes, DType::kF32)), ElementsAre(0x1p-127f, 0x1p-126f, 1, 0x1p127f, kInf));
 }
 
-// Two operands of zeros: the first gives way.
+// Two operands of zeros: the second one's scale wins.
 TEST(Scaled, MaxOfZerosHasTheScaleOfTheSecond) {
   const ScaledValue x{Of(DType::kF32, {0, 0}), Scale(2)}, y{Of(DType::kF32, {0, 0}), Scale(8)};
   EXPECT_EQ(Float(scaled::Max(x, y, {}).scale), 8);
@@ -107,13 +107,13 @@ TEST(Scaled, DynamicRescaleOfExtremes) {
   const ScaledValue original = scaled::DynamicRescaleMax(infinite, {.compat = ScalifyCompat::Original()});
   EXPECT_EQ(Float(original.scale), kInf);
   EXPECT_EQ(Floats(original.data)[1], 0);
-  // Ours has no norm to divide by, and keeps the value.
+  // Ours has no norm to divide by, so it keeps the value.
   const ScaledValue ours = scaled::DynamicRescaleMax(infinite);
   EXPECT_EQ(Float(ours.scale), 2);
   EXPECT_THAT(Floats(ours.data), ElementsAre(kInf, 1));
 }
 
-// A training step that rescales zeros again and again keeps a scale that is not 0, and large data a finite one.
+// A training step that rescales repeatedly keeps a nonzero scale for zeros and a finite one for large data.
 TEST(Scaled, RescalingStaysInTheRangeOfScales) {
   ScaledValue zeros{Of(DType::kF32, {0, 0}), Scale(1)}, large{Of(DType::kF32, {0x1p100f, 0}), Scale(0x1p100f)};
   for (int i = 0; i < 20; ++i) zeros = scaled::DynamicRescaleMax(zeros);
@@ -132,7 +132,7 @@ TEST(Scaled, ScalarsThatAreNotFiniteOrOutOfRange) {
   EXPECT_EQ(Float(split(-kInf, DType::kF32, {.compat = ScalifyCompat::Original()}).scale), kInf);
   EXPECT_EQ(Float(split(NAN, DType::kF32).scale), 1);
   EXPECT_EQ(Float(split(0, DType::kF32).scale), 0);
-  // Scales of numbers are at most 2^63, and what f16 holds.
+  // Scales of numbers are at most 2^63, and within the range of f16.
   EXPECT_EQ(Float(split(0x1.8p100f, DType::kF32).scale), 0x1p63f);
   EXPECT_EQ(Float(split(0x1.8p100f, DType::kF32).data), 0x1.8p37f);
   EXPECT_EQ(Float(split(0x1.8p20f, DType::kF16).scale), 0x1p15f);
@@ -140,7 +140,7 @@ TEST(Scaled, ScalarsThatAreNotFiniteOrOutOfRange) {
   EXPECT_EQ(Float(split(0x1p-140f, DType::kF32).data), 0x1p-77f);
 }
 
-// A scale of 2 and 1000 elements: 2^1000 is no scale.
+// A scale of 2 and 1000 elements: 2^1000 is out of range.
 TEST(Scaled, PowersKeepFiniteScales) {
   const ScaledValue x{Of(DType::kF32, std::vector<float>(1000, 0.5f)), Scale(2)};
   EXPECT_EQ(Float(scaled::ToArray(scaled::ReduceProd(x, {0}, false))), 1);
@@ -151,7 +151,7 @@ TEST(Scaled, PowersKeepFiniteScales) {
   EXPECT_TRUE(std::isfinite(Float(inverse.scale)));
 }
 
-// What f16 does not hold as a scale is a fine factor.
+// Factors outside of f16's range for scales work.
 TEST(Scaled, ScalesBeyondF16) {
   const ScaledValue x{Of(DType::kF16, {0, 0x1p-10f}), Scale(0x1p20f)};
   EXPECT_THAT(Floats(scaled::ToArray(x)), ElementsAre(0, 0x1p10f));

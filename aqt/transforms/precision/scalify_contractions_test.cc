@@ -69,13 +69,13 @@ absl::StatusOr<Program> StepOf(const ContractionProblem& problem, const Aval& ou
   return loss.ok() ? ValueAndGrad(*loss, {0, 1}) : loss;
 }
 
-// A random problem whose numbers are ordinary ones, of a dtype in which no scale of the test over- or underflows; null
-// for some seeds.
+// A random problem with ordinary numbers, in a dtype in which no scale of the test over- or underflows; null for some
+// seeds.
 std::optional<ContractionProblem> DrawProblem(Draw draw, Random& random) {
   ContractionProblem problem = draw(random);
   for (Array* operand : {&problem.lhs, &problem.rhs}) {
     if (operand->dtype() == DType::kF16) return std::nullopt;
-    // A row of nothing has the scale of a row of ones (docs/precision.md).
+    // An empty row has the scale of a row of ones (docs/precision.md).
     if (!problem.is_float() && operand->num_elements() == 0) return std::nullopt;
     *operand = RandomArray(operand->aval(), random.Next());
   }
@@ -103,7 +103,7 @@ Array ValueOf(const SlotValues& out, const Slot& slot) {
 
 class ScalifyContractions : public ::testing::TestWithParam<Draw> {
  protected:
-  // Runs a step with operands as they are and, scalified, as data and scale. Checks that results are the same.
+  // Runs a step with plain operands and, scalified, with data and scales. Checks that the results are the same.
   static void Compare(const ContractionProblem& problem, const Program& step, Random& random, ScalePolicy policy,
                       SlotValues& out) {
     ScalifyOptions options{.rules = {.scale_dtype = DType::kF32, .quantized = policy}};
@@ -134,8 +134,7 @@ class ScalifyContractions : public ::testing::TestWithParam<Draw> {
   const int64_t wanted_ = FromEnvironment("AQT_TEST_CASES", 200);
 };
 
-// With scales that are powers of two a contraction and its gradients have the bits of the plain ones, whatever the
-// configuration.
+// With power-of-two scales a contraction and its gradients have the bits of the plain ones, for every configuration.
 TEST_P(ScalifyContractions, HaveTheBitsOfPlainOnes) {
   int64_t legal = 0, scaled_out = 0, scaled_gradients = 0;
   for (int64_t tries = 0; legal < wanted_ && tries < 60 * wanted_; ++tries) {
@@ -171,7 +170,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, ScalifyContractions,
 
 // ---- which operands keep their scales
 
-// [4,8] x [8,4], with f32 scales 2, 4 and, of the output's gradient, 8; scales of results are not rounded.
+// [4,8] x [8,4], with f32 scales 2, 4 and, for the gradient of the output, 8; scales of results are not rounded.
 SlotValues StepWithScales(const ContractionDims& dims, const DotGeneral& config,
                           ScalePolicy policy = ScalePolicy::kPropagate) {
   const ContractionProblem problem{.config = config,
@@ -215,7 +214,7 @@ TEST(ScalesOfContractions, FollowTheRule) {
   ExpectScales(StepWithScales(MatMulDims(), int8, ScalePolicy::kUnscale), 0, 0, 0);
 }
 
-// A range that does not follow its tensor takes the operand without its scale; the others keep theirs.
+// An operand whose range does not follow its scale is unscaled first; the others keep their scales.
 TEST(ScalesOfContractions, RangesThatDoNotFollow) {
   const double root8 = std::sqrt(8.0), root4 = 2;
   const Calibration kinds[] = {Constant{.bound = 2.0}, AbsMax{.po2_scale = true}, AbsMean{.p = 2},

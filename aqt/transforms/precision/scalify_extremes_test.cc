@@ -1,5 +1,5 @@
 // Programs with zeros, infinities, NaN, subnormal and large numbers among their inputs and constants: Scalify changes
-// neither their values nor which of them are infinite or NaN.
+// neither their values nor the positions of infinities and NaN.
 
 #include <algorithm>
 #include <cmath>
@@ -35,14 +35,14 @@ using Values = absl::Span<const Value>;
 constexpr float kInf = std::numeric_limits<float>::infinity();
 const Shape kShape{4, 4};
 
-// `large`: numbers near the limits of dtypes, too.
+// `large`: includes numbers near the limits of dtypes.
 double Special(std::mt19937& random, bool large) {
   constexpr float kNumbers[] = {0,     -0.0f, kInf,  -kInf,    NAN,      0,      kInf,  1,          -3,
                                 1e-6f, 1e4f,  65504, 0x1p-24f, 0x1p-14f, 1e-40f, 3e38f, -0x1p-126f, 1e20f};
   return kNumbers[random() % (large ? std::size(kNumbers) : 9)];
 }
 
-// One operation of earlier values, constants, a plain scalar and a plain array.
+// One operation on earlier values, constants, a plain scalar and a plain array.
 class Step {
  public:
   Step(std::mt19937& random, bool large, Values values, Values in)
@@ -110,7 +110,7 @@ struct Drawn {
   ScalifyOptions options;
 };
 
-// An input with a power of two as its scale that keeps all of its numbers.
+// An input with a power-of-two scale that keeps all of its numbers.
 void AddScaled(const Slot& slot, const Array& numbers, double scale, Drawn& drawn) {
   const Array data = *(Value(numbers) * (1 / scale)).ToArray();
   const bool is_exact = SameBits(*(Value(data) * scale).ToArray(), numbers);
@@ -119,7 +119,7 @@ void AddScaled(const Slot& slot, const Array& numbers, double scale, Drawn& draw
   drawn.scaled[ScaleSlot(slot)] = Array::Scalar(is_exact ? static_cast<float>(scale) : 1.0f);
 }
 
-// Of the first `steps` steps; each is an output.
+// A program of the first `steps` steps; each is an output.
 Drawn Draw(uint32_t seed, int steps) {
   std::mt19937 random(seed);
   constexpr DType kDTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
@@ -163,13 +163,13 @@ std::vector<double> Doubles(const Array& array) {
 
 enum class Outcome {
   kSame,
-  kLeftRange,  // data, or values of the plain program, left the range of their dtype: what follows may differ
+  kLeftRange,  // data or values of the plain program left the range of their dtype: later results may differ
   kDiffers,
 };
 
-// Of one step. The data of the scaled program times the scale are the value, in f64.
+// Compares the results of one step. The data of the scaled program times the scale are the value, in f64.
 Outcome Compare(absl::Span<const double> data, double scale, absl::Span<const double> want, DType dtype) {
-  // Numbers below it are subnormal, and the terms of sums a little above it may be.
+  // Smaller numbers are subnormal, and the terms of sums slightly above it may be.
   const double least = dtype == DType::kF16 ? 0x1p-14 : 0x1p-121;
   const auto is_small = [&](double x) { return x != 0 && std::fabs(x) < least; };
   Outcome outcome = Outcome::kSame;

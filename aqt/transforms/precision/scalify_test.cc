@@ -99,7 +99,7 @@ TEST(Scalify, Errors) {
               HasSubstr("scale_dtype is e4m3fn, expected f16, bf16, f32 or f64"));
 }
 
-// exp of what is known to be zero is 1; in the original it is 0.
+// exp of a known zero is 1; in the original it is 0.
 TEST(Scalify, ExpOfAKnownZero) {
   const Program program = TraceOf([](Values in) {
     const Value zeros = ops::BroadcastTo(Operand(0.0).As(DType::kF32), {3, 3});
@@ -112,7 +112,7 @@ TEST(Scalify, ExpOfAKnownZero) {
   EXPECT_EQ(ValueOf(*EvalSlots(*Scalify(program, options), ScaledInputs(ones, 2, ones, 1)), kY)[0], 0);
 }
 
-// A cast of the forward pass stays under a gradient; the original drops it.
+// A cast of the forward pass is kept under a gradient; the original drops it.
 TEST(Scalify, ForwardCastsUnderAGradient) {
   for (const bool dropped : {false, true}) {
     const Program loss = TraceOf([&](Values in) {
@@ -148,8 +148,7 @@ Value RandomStep(std::mt19937& random, const Value& x, const Value& w) {
   }
 }
 
-// With scales that are powers of two and small integers everything is exact: the scaled program has the values of the
-// plain one.
+// With power-of-two scales and small integers everything is exact: the scaled program has the values of the plain one.
 TEST(Scalify, ScaledProgramsHaveTheValuesOfPlainOnes) {
   for (uint32_t seed = 0; seed < 300; ++seed) {
     SCOPED_TRACE(seed);
@@ -181,8 +180,8 @@ TEST(Scalify, ScaledProgramsHaveTheValuesOfPlainOnes) {
   }
 }
 
-// Whether scales that are powers of two move nothing but exponents. Not of roots and logarithms, whose scales are other
-// numbers, and not where the smallest number matters, as when a dtype has fewer exponents than f32.
+// Whether power-of-two scales only change exponents. This excludes roots and logarithms, whose scales are other
+// numbers, and operations where the smallest number matters, as in a dtype with fewer exponents than f32.
 bool OnlyMovesExponents(const Program& program) {
   for (const Equation& eqn : program.eqns) {
     if (std::holds_alternative<ReducePrecisionOp>(eqn.op)) return false;
@@ -199,8 +198,8 @@ bool OnlyMovesExponents(const Program& program) {
   return true;
 }
 
-// Rounding does not depend on exponents: a scaled program has the values of the plain one, every bit of them, whatever
-// its numbers and operations.
+// Rounding does not depend on exponents: a scaled program has the exact bits of the plain one, for all numbers and
+// operations.
 TEST(Scalify, RandomProgramsHaveTheValuesOfPlainOnes) {
   int programs = 0;
   std::map<std::string, int> seen;
@@ -243,8 +242,8 @@ TEST(Scalify, RandomProgramsHaveTheValuesOfPlainOnes) {
   EXPECT_GE(seen.size(), 55u);
 }
 
-// What is not exact, within the errors of its few roundings: a root of a scale that is no square, and the sum of two
-// logarithms, each half an ulp of the larger one.
+// Inexact results are within the errors of their few roundings: a root of a scale that is not a square, and the sum of
+// two logarithms, each half an ulp of the larger one.
 TEST(Scalify, RootsAndLogarithmsAreWithinTheirRoundings) {
   const Program program = TraceOf([](Values in) {
     return Outputs{ops::Sqrt(in[0]), ops::Rsqrt(in[0]), ops::Log(in[0])};
@@ -267,7 +266,7 @@ TEST(Scalify, RootsAndLogarithmsAreWithinTheirRoundings) {
   }
 }
 
-// Products of small scales in f16 become 0, and the values with them; scales in f32 keep them.
+// Products of small scales in f16 become 0, and so do the values; scales in f32 keep them.
 TEST(Scalify, ScalesOfF16Underflow) {
   const Program program = TraceOf([](Values in) { return Outputs{in[0] * in[1]}; });
   const Array ones = Array::FromSpan<float>(std::vector<float>(9, 1.0f), {3, 3});
@@ -280,7 +279,7 @@ TEST(Scalify, ScalesOfF16Underflow) {
   }
 }
 
-// Gradients that are all 0 stay 0, with a scale that is smaller by the least factor.
+// Gradients that are all 0 stay 0, with a scale that shrinks by the least factor.
 TEST(Scalify, RescalingZeros) {
   const Program program = TraceOf([](Values in) { return Outputs{ops::DynamicRescaleL2(in[0]) + in[1] * 0.0}; });
   const Array zeros = Array::Zeros(DType::kF32, {3, 3});
@@ -292,7 +291,7 @@ TEST(Scalify, RescalingZeros) {
   EXPECT_EQ(alone.at(ScaleSlot(kY)).View<float>()[0], 0x1p-13f);
 }
 
-// An einsum is what it consists of, and so are its gradients.
+// An einsum is replaced by its definition, and so are its gradients.
 TEST(Scalify, EinsumsAreScaled) {
   const Program loss =
       TraceOf([](Values in) { return Outputs{ops::ReduceSum(ops::Einsum("ij,kj->ik", in[0], in[1]) * in[0])}; });
@@ -319,7 +318,7 @@ TEST(Scalify, EinsumsOfTwoDTypes) {
   EXPECT_EQ(ValueOf(out, kY)[0], 3 * 12 * 24);
 }
 
-// The next state of a training has the form of its state, whatever an equation makes of it.
+// The next state of a training is scaled exactly as its state is, whatever an equation computes.
 TEST(Scalify, StateKeepsItsForm) {
   const Slot plain{SlotKind::kStat, "plain"};
   const Program step = *Trace(

@@ -44,7 +44,7 @@ Value Channels(const char* name, SlotKind kind = SlotKind::kParam) {
   return InputSlot({kind, name}, {DType::kF32, {4}});
 }
 
-// As nn::BatchNorm with running statistics computes it.
+// The norm as nn::BatchNorm computes it with running statistics.
 Value Normed(const Value& x) {
   const NamedScope scope("norm");
   const Value factor = ops::Rsqrt(Channels("var", SlotKind::kStat) + 1e-5) * Channels("scale");
@@ -72,7 +72,7 @@ SlotValues Inputs(const Program& program) {
   return values;
 }
 
-// Both programs on the same inputs; the new one's kernel was rounded once more, as were its channels.
+// Compares both programs on the same inputs; the folded kernel and its channels were rounded once more.
 void ExpectEqualUpToRounding(const Program& program, const Program& folded) {
   const SlotValues inputs = Inputs(program);
   const absl::StatusOr<SlotValues> want = EvalSlots(program, inputs), got = EvalSlots(folded, inputs);
@@ -150,7 +150,7 @@ TEST(FoldBatchNormTest, OtherChains) {
   }
 }
 
-// Where folding would be wrong, or would compute something twice, or has nothing to fold, the program stays.
+// The program is unchanged where folding would be wrong, would compute something twice, or has nothing to fold.
 TEST(FoldBatchNormTest, WhatStays) {
   const std::vector<std::function<Value(const Value&)>> models = {
       [](const Value& x) { return Convolved(x); },  // no factor
@@ -198,7 +198,8 @@ TEST(FoldBatchNormTest, KeepsAProductWithANumber) {
   EXPECT_EQ(folded->aval(folded->outputs[0].var), program->aval(program->outputs[0].var));
 }
 
-// Folded, quantized, frozen and served: the kernel with its factor is stored in int8, norms and float kernels are gone.
+// Folded, quantized, frozen and served: the kernel with its factor is stored in int8, and norms and float kernels are
+// gone.
 TEST(FoldBatchNormTest, IsServed) {
   const auto model = [](const Value& x) { return Normed(Convolved(x)); };
   const absl::StatusOr<InjectConfig> config = InjectConfigFromText(

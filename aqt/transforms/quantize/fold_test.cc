@@ -97,7 +97,7 @@ TEST(FoldTest, EveryFrozenOutputHasAValue) {
   const auto frozen = [](const char* path) { return Slot{SlotKind::kFrozen, path}; };
   const Program program = TraceXwb([&](In in) {
     const Value one = Value(Array::Scalar(1.0f)), wide = ops::BroadcastTo(in[2], {2, 3});
-    WriteSlot(frozen("input"), in[1]);  // read by the rest as it is
+    WriteSlot(frozen("input"), in[1]);  // read by the rest directly
     WriteSlot(frozen("input again"), in[1]);
     WriteSlot(frozen("unread input"), in[2]);
     WriteSlot(frozen("constant"), one);
@@ -123,7 +123,7 @@ TEST(FoldTest, EveryFrozenOutputHasAValue) {
   EXPECT_EQ(folded.program.inputs[3].slot, frozen("twice"));
 }
 
-// Names that Fold makes up do not collide with those of frozen outputs.
+// Names that Fold creates do not collide with those of frozen outputs.
 TEST(FoldTest, MadeNamesAreFree) {
   const Folded folded = FoldAndCompare(TraceXwb([](In in) {
     WriteSlot({SlotKind::kFrozen, "folded_0"}, in[1] * 2.0);

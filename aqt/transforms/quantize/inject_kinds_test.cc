@@ -50,7 +50,7 @@ const Input kInputs[] = {{kX, {DType::kF32, {6, 4, 4}}},
                          {Param("experts"), {DType::kF32, {2, 6, 3}}},
                          {Param("head"), {DType::kF32, {3, 2}}}};
 
-// One contraction of each kind, and an einsum whose operands the product exchanges: f comes before b.
+// One contraction of each kind, and an einsum whose operands are exchanged in the product: f comes before b.
 Values Model(In in) {
   Value h;
   {
@@ -86,7 +86,7 @@ SlotValues Params() {
 
 DotGeneral Int8Conv() { return {.fwd = ConvGeneralDilatedMake(1, 8, 8)}; }
 
-// int8 everywhere; of weights this mode.
+// int8 everywhere; weights in the given mode.
 InjectConfig All(QuantMode mode = QuantMode::kTrain, const DotGeneral& config = DotGeneralMake(8, 8)) {
   InjectConfig inject;
   inject.rules.push_back({.ops = {"conv"}, .dot_general = Int8Conv()});
@@ -96,7 +96,7 @@ InjectConfig All(QuantMode mode = QuantMode::kTrain, const DotGeneral& config = 
   return inject;
 }
 
-// Rules that do not name an operation mean dot_general, as they did before there were others.
+// Rules that do not name an operation mean dot_general, as they did before other kinds existed.
 TEST(InjectKindsTest, OnlyNamedOperationsAreHit) {
   InjectConfig config;
   config.rules.push_back({.dot_general = DotGeneralMake(8, 8)});
@@ -130,7 +130,7 @@ TEST(InjectKindsTest, EachKindIsQuantized) {
                         "shared=[0,1] -> s32), dlhs=float, drhs=float, ieee} @conv"));
 }
 
-// Where the product is rhs x lhs, the weight is its lhs: everything is exchanged, and so are the names.
+// Where the product is rhs x lhs, the weight is its lhs: all settings are exchanged, and so are the names.
 TEST(InjectKindsTest, OriginsAreThoseOfTheEquation) {
   InjectConfig config;
   DotGeneral weights = DotGeneralMake(std::nullopt, 8, {.use_fwd_quant = false});
@@ -218,7 +218,7 @@ TEST(InjectKindsTest, AMissingFrozenTensorIsRequantized) {
   EXPECT_TRUE(BitEqual(got->at(kOut), want->at(kOut)));
 }
 
-// A configuration that a kind does not have is refused, with the scope and the line.
+// A configuration that a kind does not support is refused, with the scope and the line.
 TEST(InjectKindsTest, IllegalConfigurations) {
   InjectConfig config = All();
   config.rules[0].dot_general = FullyQuantized();

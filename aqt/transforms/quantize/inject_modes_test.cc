@@ -1,4 +1,4 @@
-// From training over conversion to serving, by the modes of Inject.
+// From training through conversion to serving, by the modes of Inject.
 
 #include "aqt/transforms/quantize/inject.h"
 
@@ -51,7 +51,7 @@ InjectConfig WithModes(const DotGeneral& config, QuantMode weights) {
   return inject;
 }
 
-// One set of rules for all modes: weights are found by what they depend on.
+// One set of rules for all modes: weights are found by their dependencies.
 TEST(InjectTest, TheModeOfTheWeights) {
   InjectConfig by_mode;
   by_mode.rules.push_back({.dot_general = FullyQuantized()});
@@ -63,7 +63,7 @@ TEST(InjectTest, TheModeOfTheWeights) {
     ASSERT_THAT(got, IsOk());
     EXPECT_EQ(ToText(*got), ToText(*want));
   }
-  // A side that is not quantized stays as it is.
+  // A side that is not quantized is unchanged.
   by_mode.rules[0].dot_general = DotGeneralMake(8, std::nullopt, {.use_fwd_quant = false});
   absl::StatusOr<Program> serving = Inject(Traced(2), by_mode);
   ASSERT_THAT(serving, IsOk());
@@ -87,7 +87,7 @@ TEST(InjectTest, FoldingTheConvertedProgramGivesTheServingProgram) {
   EXPECT_EQ(folded->values.size(), 5u);
 }
 
-// Only a side that rounds stochastically draws: the other one is known without a key.
+// Only a side that rounds stochastically draws noise: the other one is known without a key.
 TEST(InjectTest, WeightsFoldThoughActivationsDraw) {
   DotGeneral config = Int8();
   std::get<IntSymmetric>(config.fwd.lhs.quantizer.numerics).noise = Noise();
@@ -103,7 +103,7 @@ TEST(InjectTest, WeightsFoldThoughActivationsDraw) {
   EXPECT_THAT(Inject(program, inject, &folded->values), IsOk());
 }
 
-// What you train is what you serve: the converting pass, the folded program, and rows of it in smaller batches.
+// What you train is what you serve: the converting pass, the folded program, and its rows in smaller batches.
 void ExpectServedAsTrained(const DotGeneral& weight_rhs, const DotGeneral& weight_lhs, Arithmetic arithmetic,
                            int64_t batch) {
   const auto inject = [&](int64_t rows, QuantMode weights) {
@@ -138,7 +138,7 @@ void ExpectServedAsTrained(const DotGeneral& weight_rhs, const DotGeneral& weigh
         << "rows " << first << " .. " << first + rows - 1 << " of " << batch;
   };
   serve(0, batch);
-  // Pairs of rows; with IEEE arithmetic even single rows (see Semantics).
+  // Pairs of rows; with IEEE arithmetic also single rows (see Semantics).
   const int64_t rows = arithmetic == Arithmetic::kIeee ? 1 : 2;
   for (int64_t first = 0; first + rows <= batch; first += 5) serve(first, rows);
 }
@@ -164,7 +164,7 @@ TEST(InjectTest, AMissingFrozenTensorIsNamed) {
   EXPECT_THAT(Inject(Traced(2), config, &frozen),
               FailsWith(absl::StatusCode::kNotFound,
                         {"[mlp/fc2]", "frozen \"mlp/fc2/qlhs/scale\" is missing", "allow_requantize"}));
-  // Found only when the program runs.
+  // Detected only when the program runs.
   absl::StatusOr<Program> served = Inject(Traced(2), config);
   ASSERT_THAT(served, IsOk());
   SlotValues values = Params();

@@ -29,7 +29,7 @@ using ::aqt::testing::FailsWith;
 using ::aqt::testing::IsOk;
 using ::testing::ElementsAre;
 
-// Every kind twice in a scope, weights on either side, one of them computed from another weight.
+// Every kind twice in a scope, with weights on either side, one of them computed from another weight.
 std::vector<Value> Model(absl::Span<const Value> in) {
   const NamedScope outer("net");
   const NamedScope scope("a b");

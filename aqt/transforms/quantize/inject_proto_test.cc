@@ -88,7 +88,7 @@ TEST(InjectProtoTest, ReadsEveryField) {
   EXPECT_TRUE(*again == want);
 }
 
-// AQT's builder asks for sums in s32 whatever it quantizes, and its convolution ignores that.
+// AQT's builder always asks for sums in s32, and its convolution ignores that.
 TEST(InjectProtoTest, AccumulatorDtypesThatConvolutionsIgnore) {
   const auto read = [](absl::string_view op, absl::string_view accumulator, bool ignored) {
     return InjectConfigFromText(
@@ -107,7 +107,7 @@ TEST(InjectProtoTest, AccumulatorDtypesThatConvolutionsIgnore) {
                                             "lhs enters the product as a float"};
   EXPECT_THAT(read("conv", "s32", false), FailsWith(absl::StatusCode::kInvalidArgument, refused));
   EXPECT_THAT(read("dot_general", "s32", true), FailsWith(absl::StatusCode::kInvalidArgument, refused));
-  // What is wrong besides keeps its place.
+  // Other errors keep their place.
   EXPECT_THAT(read("conv", "s33", true), FailsWith(absl::StatusCode::kInvalidArgument, {"config:1:", "s33"}));
 }
 

@@ -59,7 +59,8 @@ out %11 data "logits"
   EXPECT_EQ(program->eqns[0].where.line, Traced(2).eqns[0].where.line);
 }
 
-// A rule for layers of one kind names their axes, negative ones counting from the end; the batch may have any extent.
+// A rule for layers of one kind names their axes, with negative ones counting from the end; the batch may have any
+// extent.
 TEST(InjectTest, Tiles) {
   DotGeneral tiled = Int8();
   tiled.tiling = DotTiling{.lhs = {.contraction_axes = {{.axis = -1, .tile_size = 3}}},
@@ -70,7 +71,7 @@ TEST(InjectTest, Tiles) {
   absl::StatusOr<Program> program = Inject(Traced(2), config);
   ASSERT_THAT(program, IsOk());
   EXPECT_THAT(ToText(*program), HasSubstr("tiles=(contracting -1:x3)*(contracting 0:x3)} @mlp/fc1"));
-  // Stored for serving with each tile axis in front of the axis that it tiles.
+  // Stored for serving with each tile axis before the axis that it tiles.
   config.rules[0].rhs_mode = QuantMode::kConvert;
   program = Inject(Traced(2), config);
   ASSERT_THAT(program, IsOk());
@@ -228,8 +229,8 @@ TEST(InjectTest, ContractionsOfOneScopeAreNumbered) {
   EXPECT_THAT(ToText(*injected), HasSubstr("frozen \"block/dot_1/qrhs/scale\""));
 }
 
-// Contractions of a scope have distinct names, whoever quantizes them and in whatever order: equal names would mean the
-// same key and the same frozen tensor.
+// Contractions of a scope have distinct names, whether quantized explicitly or by rules, in any order: equal names
+// would mean the same key and the same frozen tensor.
 TEST(InjectTest, NamesAreDistinct) {
   const auto trace = [](const std::vector<bool>& quantized) {
     return *Trace(
@@ -260,7 +261,7 @@ TEST(InjectTest, NamesAreDistinct) {
     ASSERT_THAT(folded, IsOk());
     EXPECT_EQ(folded->values.size(), 2 * quantized.size());
   }
-  // Noise: an explicitly quantized contraction and then the same one by a rule draw from different keys.
+  // Noise: an explicitly quantized contraction and the same one quantized by a rule draw from different keys.
   const Program mixed = *Trace(
       [](In in) {
         const NamedScope scope("block");
