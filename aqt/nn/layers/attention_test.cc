@@ -54,7 +54,7 @@ TEST(AttentionTest, PaddingMaskCountsKeys) {
                        Array::Of<bool>({false, false, true, true, true, true}, {3, 1, 1, 2})));
 }
 
-// Against the formula, in plain loops of f64.
+// Compares with the formula in plain f64 loops.
 TEST(AttentionTest, Formula) {
   const int64_t batch = 2, queries = 3, keys = 4, heads = 2, features = 5, out = 3;
   const Array q = F64({batch, queries, heads, features}, 1), k = F64({batch, keys, heads, features}, 2),
@@ -84,7 +84,7 @@ TEST(AttentionTest, Formula) {
   }
 }
 
-// What is behind a sequence's end changes no bit of its result.
+// Elements past a sequence's end change no bit of its result.
 TEST(AttentionTest, MaskedKeysHaveNoInfluence) {
   const Value q(RandomArray({DType::kF32, {1, 2, 2, 4}}, 1)),
       mask = PaddingMask(Value(Array::Of<int32_t>({3}, {1})), 5);
@@ -99,7 +99,7 @@ TEST(AttentionTest, MaskedKeysHaveNoInfluence) {
   EXPECT_TRUE(BitEqual(run(100), run(200)));
 }
 
-// A query that sees nothing gets the mean of all values, not NaN.
+// A query that sees no key gets the mean of all values, not NaN.
 TEST(AttentionTest, AQueryWithoutKeys) {
   const Array v = Array::Of<float>({1, 3, 5, 7}, {1, 4, 1, 1});
   const Value q(RandomArray({DType::kF32, {1, 1, 1, 2}}, 1)), k(RandomArray({DType::kF32, {1, 4, 1, 2}}, 2));

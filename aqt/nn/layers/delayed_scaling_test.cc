@@ -90,18 +90,18 @@ TEST(DelayedScalingTest, TrainsAndKeepsHistories) {
   EXPECT_NEAR(losses[0], std::log(3.0), 1e-6);
   EXPECT_EQ(Stat(*trainer, "fc1/fwd.lhs/bound"), std::vector<float>{0});
   Train(*trainer, 20);
-  // The newest entry is first, the second newest last, and so on backward; all beyond the twenty are 0.
+  // The newest entry is first, the second newest last, and so on backward; all entries past the twenty are 0.
   const std::vector<float> history = Stat(*trainer, "fc1/fwd.lhs/amax_history");
   ASSERT_EQ(history.size(), 1024u);
   float bound = 0;
   for (int64_t step = 0; step < 20; ++step) {
     const float amax = MaxAbs(Batch(19 - step).at(kX));
     EXPECT_EQ(history[step == 0 ? 0 : 1024 - step], amax) << step;
-    if (step > 0) bound = std::max(bound, amax);  // what the last step used
+    if (step > 0) bound = std::max(bound, amax);  // used by the last step
   }
   EXPECT_EQ(std::count(history.begin(), history.end(), 0.0f), 1004);
   EXPECT_EQ(Stat(*trainer, "fc1/fwd.lhs/bound"), std::vector<float>{bound});
-  // The gradients have histories of their own: the loss is a mean over 16 examples, so they are at most 1/16.
+  // The gradients have their own histories: the loss is a mean over 16 examples, so they are at most 1/16.
   for (const char* operand : {"fc2/dlhs.lhs", "fc2/drhs.lhs"}) {
     const float amax = Stat(*trainer, std::string(operand) + "/amax_history")[0];
     EXPECT_GT(amax, 0) << operand;

@@ -93,7 +93,7 @@ TEST(DenseTest, ALayerThatIsUsedTwice) {
   }
 }
 
-// Two contracted axes, which are not the last, and two new ones.
+// Two contracted axes other than the last, and two new ones.
 TEST(DenseTest, GeneralProgramText) {
   const absl::StatusOr<Program> program = Trace(
       [](In in) {

@@ -63,7 +63,7 @@ TEST(EinsumTest, IsTheDefinition) {
   }
 }
 
-// A letter of x, kernel and result is a stack: each has a bias of its own.
+// A letter of x, kernel and result is a stack: each has its own bias.
 TEST(EinsumTest, AStackOfExperts) {
   const Array x = Integers({3, 2, 4}, 1), kernel = Integers({3, 4, 5}, 2), bias = Integers({3, 5}, 3);
   const SlotValues params = {{kKernel, kernel}, {kBias, bias}};
@@ -105,7 +105,7 @@ TEST(EinsumTest, ExplicitAndInjectedQuantizationGiveTheSameText) {
   }
 }
 
-// The contracted axes are the inputs, whatever their places; a stack is not a window.
+// The contracted axes are the inputs, whatever their positions; a stack is not a window.
 TEST(EinsumTest, InitialValues) {
   const auto initial = [](const Shape& x, const char* equation, const Shape& kernel) {
     const absl::StatusOr<SlotValues> params =

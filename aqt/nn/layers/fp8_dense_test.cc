@@ -50,7 +50,7 @@ absl::StatusOr<Program> TraceLayer(const Aval& x, const Fp8DenseOptions& options
   return Trace([&](In in) { return Values{Fp8Dense(in[0], "fc", options)}; }, std::vector<Input>{{kX, x}},
                std::vector<Slot>{kY});
 }
-// The layer on x, before the first step, with these parameters.
+// The output of the layer for x before the first step, with these parameters.
 absl::StatusOr<Array> RunLayer(const Array& x, const Fp8DenseOptions& options, const SlotValues& params) {
   AQT_ASSIGN_OR_RETURN(const Program program, TraceLayer(x.aval(), options));
   SlotValues values = InitialStats(program);
@@ -102,11 +102,11 @@ TEST(Fp8DenseTest, ComputesInItsDType) {
   ASSERT_THAT(y, IsOk());
   EXPECT_EQ(y->dtype(), DType::kBF16);
   EXPECT_THAT(Numbers(*y), ElementsAre(18));
-  // In f16 the bias stays what it is in f16.
+  // An f16 bias is not rounded further.
   y = RunLayer(Array::Zeros(DType::kF32, {1, 2}), {.features = {1}, .dtype = DType::kF16}, Params(kernel, bias));
   ASSERT_THAT(y, IsOk());
   EXPECT_THAT(Numbers(*y), ElementsAre(ToFloat(RoundToFloat16(1.001f))));
-  // Without a dtype: the one that holds both.
+  // Without a dtype: the promoted one.
   y = RunLayer(Cast(x, DType::kF16), {.features = {1}}, Params(kernel, bias));
   ASSERT_THAT(y, IsOk());
   EXPECT_EQ(y->dtype(), DType::kF32);

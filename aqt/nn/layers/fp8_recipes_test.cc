@@ -42,7 +42,7 @@ using ::aqt::testing::StatusIs;
 using ::testing::HasSubstr;
 using In = absl::Span<const Value>;
 
-// All extents are multiples of 32, but those of the logits.
+// All extents except those of the logits are multiples of 32.
 constexpr int64_t kSize = 32, kClasses = 3;
 const Slot kX{SlotKind::kData, "x"}, kLabels{SlotKind::kData, "labels"}, kLoss{SlotKind::kData, "loss"};
 
@@ -114,7 +114,7 @@ TEST(Fp8RecipesTest, AllLearnAsInF32) {
   EXPECT_NEAR(*loss, *want, 0.05);
 }
 
-// x through one layer with this configuration of its contraction, before the first step.
+// The output of one layer for x, with this configuration of its contraction, before the first step.
 absl::StatusOr<Array> ThroughLayer(const std::string& dot_general, const Array& x,
                                    const std::function<Value(const Value&)>& layer) {
   const auto model = [&](In in) { return std::vector<Value>{layer(in[0])}; };
@@ -134,7 +134,7 @@ absl::StatusOr<Array> ThroughLayer(const std::string& preset, const Array& x) {
                       [](const Value& in) { return Dense(in, "fc", {.features = kSize}); });
 }
 
-// Scales that are measured in each step: zeros give zeros; an infinity or a NaN makes NaN of what shares its scale.
+// Scales measured in each step: zeros give zeros; an infinity or a NaN turns all values that share its scale into NaN.
 TEST(Fp8RecipesTest, ZerosAndInfinities) {
   constexpr int64_t kRow = 3;
   const Array numbers = Batch(1).at(kX);
@@ -168,11 +168,11 @@ TEST(Fp8RecipesTest, BlocksOf32) {
   EXPECT_THAT(Inject(*loss, *config), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("32")));
 }
 
-// Two contracted axes: an error that says what to do, and with the tiling that the preset's text shows, the blocks and
-// the bits of the layer whose input has one axis in their place.
+// Two contracted axes: an error that names the remedy; and with the tiling in the preset's text, the blocks and the
+// bits of the layer whose input has a single axis instead.
 TEST(Fp8RecipesTest, BlocksOfTwoContractedAxes) {
   const auto general = [](const Value& in) { return DenseGeneral(in, "fc", {.features = {kSize}, .axes = {-2, -1}}); };
-  for (const int64_t first : {int64_t{3}, kSize}) {  // its blocks do not fit, or do, on the wrong axis
+  for (const int64_t first : {int64_t{3}, kSize}) {  // its blocks do not fit, or fit on the wrong axis
     EXPECT_THAT(ThroughLayer("base: 'fp8_mx'", Array::Zeros(DType::kF32, {kSize, first, 2 * kSize}), general).status(),
                 StatusIs(absl::StatusCode::kInvalidArgument,
                          HasSubstr("give this contraction a rule with a tiling of its own axes")));

@@ -1,5 +1,4 @@
-// The numbers are those of the formula, computed from the random bits by other means, and have the distribution that
-// the formula has.
+// The numbers match the formula, computed from the random bits by other means, and have its distribution.
 
 #include "aqt/nn/layers/initializers.h"
 
@@ -26,8 +25,8 @@ Array Drawn(const Initializer& init, const Shape& shape, DType dtype = DType::kF
   return init({dtype, shape}, MakeKey(3));
 }
 
-// sqrt(n) times the largest distance between the numbers' distribution and `cdf` (Kolmogorov and Smirnov). Of numbers
-// that have the distribution it exceeds d with probability 2 exp(-2 d^2): 2.2 with 1.3e-4.
+// sqrt(n) times the largest distance between the numbers' distribution and `cdf` (Kolmogorov and Smirnov). For numbers
+// with that distribution it exceeds d with probability 2 exp(-2 d^2): 2.2 with 1.3e-4.
 double Distance(const Array& array, const std::function<double(double)>& cdf) {
   std::vector<double> x(array.View<double>().begin(), array.View<double>().end());
   std::sort(x.begin(), x.end());
@@ -64,7 +63,7 @@ TEST(InitializersTest, TruncatedNormalHasItsDistribution) {
   const Array x = Drawn(TruncatedNormal(0.5), {200, 200});
   EXPECT_LT(Distance(x, cdf_between(0.5, -2, 2)), kLargestDistance);
   EXPECT_LT(Distance(Drawn(TruncatedNormal(2, 0, 3), {40000}), cdf_between(2, 0, 3)), kLargestDistance);
-  // What it is not: a bound or a scale that is a little off shows.
+  // The test detects a bound or a scale that is slightly off.
   EXPECT_GT(Distance(x, cdf_between(0.5, -2.5, 2.5)), kLargestDistance);
   EXPECT_GT(Distance(x, cdf_between(0.55, -2, 2)), kLargestDistance);
 }
@@ -78,7 +77,7 @@ TEST(InitializersTest, OtherDtypesAreRounded) {
   EXPECT_EQ(Drawn(HeNormal(), {0, 3}).num_elements(), 0);
 }
 
-// The variance of each initializer for a shape, in the distribution's own words.
+// The variance of each initializer for a shape, measured in its distribution.
 TEST(InitializersTest, VarianceFollowsFromTheShape) {
   const auto is_uniform = [](const Initializer& init, const Shape& shape, double variance) {
     const double limit = std::sqrt(3 * variance);
@@ -105,7 +104,7 @@ TEST(InitializersTest, VarianceFollowsFromTheShape) {
   // Several input axes, and a stack of four: neither is a window.
   EXPECT_LT(is_truncated(LecunNormal({.in = {0, 1}, .out = {2, -1}}), {4, 10, 5, 40}, 1.0 / 40), kLargestDistance);
   EXPECT_LT(is_truncated(HeNormal({.batch = {0}}), {4, 20, 100}, 2.0 / 20), kLargestDistance);
-  // A variance that is off by a third shows: 150 / 50, and 150 / 100.
+  // A variance that is off by a third is detected: 150 / 50, and 150 / 100.
   EXPECT_GT(is_uniform(GlorotUniform(), {150, 50}, 1.0 / 75), kLargestDistance);
   EXPECT_GT(is_truncated(LecunNormal(), {150, 50}, 1.0 / 100), kLargestDistance);
 }

@@ -106,7 +106,7 @@ TEST(NormTest, RmsNorm) {
   }
 }
 
-// bf16 numbers are normalized in f32 and rounded once: the result is the rounded f32 one.
+// bf16 numbers are normalized in f32 and rounded once: the result is the rounded f32 result.
 TEST(NormTest, Bf16IsComputedInF32) {
   const Array x = RandomArray({DType::kBF16, {4, 16}}, 6);
   const auto norm = [&](const Array& input) {
@@ -134,7 +134,7 @@ TEST(NormTest, LowPrecisionRmsNorm) {
       const float c = q(x.View<float>()[row * 8 + i]);
       sum = q(sum + q(c * c));
     }
-    // The format's smallest number takes the place of an epsilon below it; 1 / 8 is a number of the format.
+    // The format's smallest number replaces a smaller epsilon; 1 / 8 is a number of the format.
     const float mean = q(q(sum) * 0.125f), factor = q(1 / std::sqrt(q(mean + 0x1p-6f)));
     for (int64_t i = 0; i < 8; ++i) {
       const float scaled = q(factor * q(scale.View<float>()[i]));

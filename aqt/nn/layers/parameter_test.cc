@@ -113,7 +113,8 @@ TEST(ParameterTest, Errors) {
               FailsWith(absl::StatusCode::kInvalidArgument, {"param \"w\" returns f32[], expected f32[2]"}));
 }
 
-// Four standard deviations of the estimates from 40,000 numbers; kurtosis 3 tells a normal distribution from a uniform.
+// Four standard deviations of the estimates from 40,000 numbers; kurtosis 3 distinguishes a normal distribution from a
+// uniform one.
 TEST(ParameterTest, NormalNumbers) {
   const Array numbers = Normal(0.5)({DType::kF64, {200, 200}}, MakeKey(3));
   double sum = 0, square = 0, fourth = 0;

@@ -25,7 +25,8 @@ using ::aqt::testing::RandomArray;
 using Values = std::vector<Value>;
 using In = absl::Span<const Value>;
 
-// The definition, of x [1, h, w, 1]: what is left of each window of the padded image, and how many places it has.
+// The definition, for x [1, h, w, 1]: the part of each window of the padded image inside x, and the number of its
+// positions.
 struct Window {
   std::vector<float> inside;
   int64_t places;

@@ -37,7 +37,7 @@ TEST(BatchOrderTest, StepsGoThroughTheEpochs) {
       rows.insert(rows.end(), own.begin(), own.end());
     }
     std::vector<int64_t> order = EpochOrder(key, 11, epoch);
-    order.resize(9);  // two rows are left out
+    order.resize(9);  // two rows are dropped
     EXPECT_EQ(rows, order);
   }
 }
@@ -54,7 +54,7 @@ TEST(BatchOrderTest, SharesAreTheRowsInTheirOrder) {
 }
 
 // Every order of three rows is equally likely: chi-squared with 5 degrees of freedom is below 25.7 for all but 1 in
-// 10,000 draws, and the draw is always the same.
+// 10,000 draws, and the draw is fixed.
 TEST(BatchOrderTest, OrdersAreUniform) {
   constexpr int kEpochs = 6000;
   int counts[27] = {};

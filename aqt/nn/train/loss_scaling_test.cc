@@ -1,4 +1,4 @@
-// Training with a scaled loss, and steps that are left out.
+// Training with a scaled loss, and skipped steps.
 
 #include <cmath>
 #include <cstdint>
@@ -35,7 +35,7 @@ const Slot kX{SlotKind::kData, "x"}, kW{SlotKind::kParam, "w"};
 const Slot kScaler{SlotKind::kStat, "dynamic_scaler/scaler"}, kResets{SlotKind::kStat, "dynamic_scaler/total_resets"};
 const Slot kSkips{SlotKind::kStat, "skip_if_not_finite/count"};
 
-// The mean square of x w - 1, the product in f16.
+// The mean square of x w - 1, with the product in f16.
 Program Loss() {
   const Program loss = *Trace(
       [](In in) {
@@ -57,8 +57,8 @@ double Number(const Trainer& trainer, const Slot& slot) {
   return Cast(trainer.state().at(slot), DType::kF64).View<double>()[0];
 }
 
-// A scaler that is far too large comes down: the steps until then are left out. Saved and resumed, the training has the
-// bits of one that was not interrupted.
+// A scaler that is far too large shrinks: the steps until then are skipped. Saved and resumed, the training has the
+// bits of an uninterrupted one.
 TEST(LossScaling, FindsItsScalerAndResumes) {
   const TrainOptions options{
       .step = {.scaler = DynamicScaler{.patience = 10, .scaler = 0x1p40}, .max_consecutive_skips = 100}};
@@ -96,7 +96,7 @@ TEST(LossScaling, RepeatsAStepUntilItIsFinite) {
   EXPECT_EQ(trainer.steps(), 1);
 }
 
-// The parameters stay for so many steps in a row, and no longer.
+// The parameters are unchanged for this many steps in a row, and no longer.
 TEST(LossScaling, LeavesOutStepsThatAreNotFinite) {
   const TrainOptions options{.step = {.max_consecutive_skips = 2}};
   Trainer trainer = *Trainer::Make(Loss(), Sgd{}, Params(), MakeKey(0), options);

@@ -1,4 +1,4 @@
-// Updates against loops over floats. Every operation of a loop rounds once, as the program's do, so bits are equal.
+// Updates against loops over floats. Every operation of a loop rounds once, as in the program, so bits are equal.
 
 #include "aqt/nn/train/optimizer.h"
 
@@ -79,7 +79,8 @@ std::vector<T> Elements(const Array& array) {
   return {view.begin(), view.end()};
 }
 
-// decay^t as the program has it: f64's, and f32's as f64's rounded (kernels/elementwise.h; the cases here are no ties).
+// decay^t as the program computes it: f64's, and f32's as f64's rounded (kernels/elementwise.h; the cases here are not
+// ties).
 template <class T>
 T PowerOf(double decay, int32_t t) {
   return static_cast<T>(std::pow(static_cast<double>(static_cast<T>(decay)), t));
@@ -143,7 +144,7 @@ TEST(OptimizerTest, AdamWDecaysWhatItsMaskSelects) {
   CheckAdam<float>(kernels, all, false);
 }
 
-// Moments of bf16 parameters are f32: a bf16 average with b2 = 0.999 would never forget, as 0.999 is 1 in bf16.
+// Moments of bf16 parameters are f32: a bf16 average with b2 = 0.999 would never forget, as 0.999 rounds to 1 in bf16.
 TEST(OptimizerTest, NarrowParametersHaveWideMoments) {
   const absl::StatusOr<Program> step = TrainStep(Loss(DType::kBF16), Adam{.learning_rate = 0.01});
   ASSERT_THAT(step, IsOk());
@@ -162,7 +163,7 @@ TEST(OptimizerTest, NarrowParametersHaveWideMoments) {
   }
 }
 
-// The rate of an update is that of the number of updates before it.
+// The rate of an update is the one for the number of previous updates.
 TEST(OptimizerTest, RatesFollowTheSchedule) {
   const Schedule schedule = LinearSchedule{.init_value = 0.1, .end_value = 0.7, .transition_steps = 7};
   const absl::StatusOr<Program> step = TrainStep(Loss(DType::kF32), Sgd{.learning_rate = schedule, .momentum = 0.5});
@@ -184,7 +185,7 @@ TEST(OptimizerTest, RatesFollowTheSchedule) {
   }
 }
 
-// The count of updates stays at its largest number.
+// The count of updates saturates.
 TEST(OptimizerTest, TheCountDoesNotOverflow) {
   const absl::StatusOr<Program> step = TrainStep(Loss(DType::kF32), Adam{});
   ASSERT_THAT(step, IsOk());

@@ -32,7 +32,7 @@ std::vector<float> Rates(const Schedule& schedule, const std::vector<int32_t>& s
   return rates;
 }
 
-// Rates whose every operation is exact in f32.
+// Rates for which every operation is exact in f32.
 TEST(ScheduleTest, ExactRates) {
   EXPECT_THAT(Rates(0.5, {0, 7}), ElementsAre(0.5f, 0.5f));
   EXPECT_THAT(Rates(LinearSchedule{.init_value = 1, .end_value = 0, .transition_steps = 4}, {0, 1, 3, 4, 5}),
@@ -70,8 +70,8 @@ TEST(ScheduleTest, ExactRates) {
       ElementsAre(0, 0.25f, 5, 2, 1.5f, 0));
 }
 
-// The middle of a cosine, against f64. Beside the cosine, whose error for an angle rounded three times is at most
-// 4 * 2^-24 pi, there are five roundings of numbers of at most init_value.
+// The middle of a cosine, against f64. Besides the cosine, whose error for an angle rounded three times is at most 4 *
+// 2^-24 pi, there are five roundings of numbers of at most init_value.
 TEST(ScheduleTest, CosineIsCloseToTheFormula) {
   const CosineSchedule schedule = {.init_value = 1, .decay_steps = 1000, .exponent = 1};
   for (int32_t t = 0; t <= 1000; t += 37) {
@@ -80,7 +80,7 @@ TEST(ScheduleTest, CosineIsCloseToTheFormula) {
   }
 }
 
-// Steps are compared as integers, also where f32 has only every other one.
+// Steps are compared as integers, even where f32 represents only every other one.
 TEST(ScheduleTest, LateStepsAreExact) {
   constexpr int32_t kBoundary = (1 << 24) + 1;
   EXPECT_THAT(Rates(PiecewiseConstantSchedule{.init_value = 2, .boundaries_and_scales = {{kBoundary, 0.5}}},

@@ -123,7 +123,7 @@ TEST(StaticRangeTest, CalibrateRunsAllBatches) {
     ASSERT_THAT(known, IsOk());
     EXPECT_EQ(Names(*known), Names(want));
     for (const auto& [slot, array] : want) EXPECT_TRUE(BitEqual(known->at(slot), array)) << slot.ToString();
-    // It goes on from statistics that are known.
+    // Continues from known statistics.
     const SlotValues first = *Calibrate(Traced(8), config, params, all.subspan(0, 1));
     const SlotValues then = *Calibrate(Traced(8), config, first, all.subspan(1));
     for (const auto& [slot, array] : want) EXPECT_TRUE(BitEqual(then.at(slot), array)) << slot.ToString();
@@ -177,7 +177,7 @@ TEST(StaticRangeTest, ServedIsConvertedBitForBit) {
       ASSERT_THAT(serve, IsOk());
       const absl::StatusOr<SlotValues> served = EvalSlots(*serve, With(file->state, With(params, {{kX, x}})));
       ASSERT_THAT(served, IsOk());
-      for (const QuantMode mode : {QuantMode::kConvert, QuantMode::kTrain}) {  // TRAIN: with the statistics as they are
+      for (const QuantMode mode : {QuantMode::kConvert, QuantMode::kTrain}) {  // TRAIN: with the current statistics
         const absl::StatusOr<Program> program = Inject(Traced(batch), Config(calibrated_weights, mode));
         ASSERT_THAT(program, IsOk());
         const absl::StatusOr<SlotValues> converted = EvalSlots(*program, With(With(params, stats), {{kX, x}}));
@@ -236,7 +236,8 @@ TEST(StaticRangeTest, ConvertingBeforeCalibratingIsAnError) {
               FailsWith(absl::StatusCode::kFailedPrecondition, {"[fc1]", "fwd.lhs", "has seen no calibration batch"}));
 }
 
-// With Compat as in the original: NaN scales, and so NaN products; program text shows the option with the operations.
+// With Compat as in the original: NaN scales, and so NaN products; the program's text shows the option with the
+// operations.
 TEST(StaticRangeTest, TheOriginalReadsAnUnseenCalibration) {
   InjectConfig config = Config(false, QuantMode::kTrain);
   config.semantics.compat.read_unseen_calibration = true;

@@ -1,4 +1,4 @@
-// What a step does around its optimizer: it accumulates, clips, leaves out, and averages parameters.
+// A step beyond its optimizer: it accumulates, clips, skips, and averages parameters.
 
 #include "aqt/nn/train/train_step.h"
 
@@ -43,12 +43,12 @@ using In = absl::Span<const Value>;
 
 const Slot kA{SlotKind::kParam, "a"}, kB{SlotKind::kParam, "b"};
 const Slot kGradA{SlotKind::kData, "grad_a"}, kGradB{SlotKind::kData, "grad_b"};
-// Counts all steps, as the statistic of a calibration might.
+// Counts all steps, as a calibration's statistic might.
 const Slot kCalls{SlotKind::kStat, "calls"};
 
 Slot Stat(const std::string& path) { return {SlotKind::kStat, path}; }
 
-// A loss with the gradients that the batch gives, and with noise of [0, 1) if asked for.
+// A loss whose gradients the batch gives, optionally with noise in [0, 1).
 Program Loss(bool has_noise = false) {
   return *Trace(
       [&](In in) {
@@ -159,7 +159,7 @@ TEST(TrainStepTest, AveragesOfNarrowParametersAreWide) {
   Trainer trainer = *Trainer::Make(loss, Sgd{.learning_rate = 0x1p-5, .momentum = 0}, {{w, one}}, MakeKey(0), options);
   ASSERT_THAT(trainer.Step({{g, one}}), IsOk());
   EXPECT_EQ(Numbers(trainer.state(), Stat("ema/w"))[0],
-            1 - 0x1p-8f);  // which bf16 has as well, but not every later one
+            1 - 0x1p-8f);  // which bf16 represents, but not every later one
   EXPECT_EQ(trainer.ema_params()->at(w).dtype(), DType::kBF16);
 }
 
@@ -172,7 +172,7 @@ const TrainOptions kEverything = {.step = {.scaler = DynamicScaler{.patience = 4
 const AdamW kScheduled = {.learning_rate = WarmupCosineSchedule{.peak_value = 0.1, .warmup_steps = 3, .decay_steps = 9},
                           .weight_decay = 0.1};
 
-// Whether it is part of what a step that is left out must not change.
+// Whether a skipped step must not change this slot.
 bool IsKept(const Slot& slot) {
   return slot.kind == SlotKind::kParam || slot.path.starts_with("adam/") || slot.path.starts_with("ema") ||
          slot.path.starts_with("accumulation/");
@@ -185,7 +185,7 @@ SlotValues BatchOfStep(int64_t step) {
   return Gradients(g[0], step % 5 == 3 ? infinity : g[1], g[2]);
 }
 
-// Steps whose gradients are not finite might as well not have been: the others have the same bits without them.
+// Steps whose gradients are not finite have no effect: the others have the same bits without them.
 TEST(TrainStepTest, StepsThatAreLeftOutChangeNothing) {
   TrainOptions options = kEverything;
   options.step.scaler = std::nullopt;
@@ -209,7 +209,7 @@ TEST(TrainStepTest, StepsThatAreLeftOutChangeNothing) {
 
 Trainer MakeEverything() { return *Trainer::Make(Loss(true), kScheduled, Params(), MakeKey(5), kEverything); }
 
-// The step that runs is the program as Eval understands it.
+// The step that runs agrees with Eval of the program.
 TEST(TrainStepTest, TheTrainerAgreesWithEval) {
   Trainer trainer = MakeTrainer(kScheduled, kEverything);
   SlotValues state = trainer.state();
@@ -228,7 +228,7 @@ TEST(TrainStepTest, TheTrainerAgreesWithEval) {
   EXPECT_GT(Integer(trainer, Stat("adam/count")), 2);
 }
 
-// With everything on, a training that is saved and resumed after any step has the bits of one that was not stopped.
+// With all options on, a training that is saved and resumed after any step has the bits of an uninterrupted one.
 TEST(TrainStepTest, ResumesAtAnyStep) {
   constexpr int64_t kSteps = 14;
   const io::FileSystem& fs = io::LocalFileSystem();

@@ -72,7 +72,7 @@ SlotValues Batch(uint64_t seed) {
   return {{kX, x}, {kLabels, std::move(labels).Build()}};
 }
 
-// Steps from `from` to `to`; returns the losses.
+// Runs steps until `to`; returns the losses.
 std::vector<float> Train(Trainer& trainer, int64_t to) {
   std::vector<float> losses;
   while (trainer.steps() < to) {
@@ -324,7 +324,7 @@ TEST(TrainerTest, RulesWithKeySlotsDrawDifferentNoise) {
   }
 }
 
-// Whatever can be wrong with the file is an error that names it, and leaves the trainer as it was.
+// Any defect of the file is an error that names it, and leaves the trainer unchanged.
 TEST(TrainerTest, WrongStateFiles) {
   const io::FileSystem& fs = io::LocalFileSystem();
   const std::string path = ::testing::TempDir() + "/wrong.safetensors";
@@ -385,7 +385,7 @@ TEST(TrainerTest, WrongStateFiles) {
               FailsWith(absl::StatusCode::kDataLoss, {"from 0 to 4294967295"}));
 }
 
-// A training goes on only with the settings that it began with.
+// A training continues only with its original settings.
 TEST(TrainerTest, OtherSettings) {
   const io::FileSystem& fs = io::LocalFileSystem();
   const std::string path = ::testing::TempDir() + "/settings.safetensors";
@@ -416,7 +416,7 @@ TEST(TrainerTest, OtherSettings) {
   refuses({{"rules", rules}}, "batch was \"32\" and is not given");
   refuses({{"batch", "32"}, {"rules", rules}, {"seed", ""}}, "seed was not given and is \"\"");
   refuses({}, "batch was \"32\" and is not given");
-  // What a file holds cannot move the cursor of a terminal.
+  // A file's content cannot move the cursor of a terminal.
   refuses({{"\x1b[2J", "\n"}, {"batch", "32"}, {"rules", rules}}, "\\x1b[2J was not given and is \"\\n\"");
 }
 
@@ -460,7 +460,7 @@ TEST(TrainerTest, WrongParameters) {
   const Slot momentum{SlotKind::kStat, "sgd/fc1/kernel"};
   EXPECT_THAT(make(momentum, Array::Zeros(DType::kF32, {5, 12})), IsOk());
   EXPECT_THAT(make(momentum, Array::Zeros(DType::kF32, {5})), FailsWith(kInvalid, {momentum.ToString()}));
-  // A program that is served cannot be trained.
+  // A served program cannot be trained.
   absl::StatusOr<Program> served = Trace(
       [](In in) {
         return Values{ops::ReduceSum(in[0] * InputSlot({SlotKind::kFrozen, "q"}, {DType::kF32, {2}}))};

@@ -38,7 +38,7 @@ using Arrays = std::vector<std::pair<std::string, Array>>;
 Slot Param(const std::string& path) { return {SlotKind::kParam, path}; }
 Slot Stat(const std::string& path) { return {SlotKind::kStat, path}; }
 
-// A program with these inputs, which it does not use.
+// A program with these inputs, all unused.
 Program WithInputs(const std::vector<Input>& inputs) {
   return *Trace([](absl::Span<const Value>) { return std::vector<Value>{Operand(1.0).As(DType::kF32)}; }, inputs);
 }
@@ -79,7 +79,7 @@ TEST(WeightsMapTest, TransposesAndWidens) {
   EXPECT_THAT(Numbers(values->at(Param("mlp/fc1/bias"))), ElementsAre(1, 2));
 }
 
-// One tensor with queries, keys and values, for two heads of one number each; a statistic; tensors nobody needs.
+// One tensor with queries, keys and values, for two heads of one number each; a statistic; unused tensors.
 TEST(WeightsMapTest, SlicesReshapesAndIgnores) {
   const io::MemorySource source("model", {{"h.3.attn.qkv", Counting(DType::kF32, {3, 6})},
                                           {"h.3.norm.running_mean", Counting(DType::kF32, {2})},
@@ -209,7 +209,7 @@ TEST(WeightsMapTest, SavingErrors) {
               IsOk());
 }
 
-// New values come back, in the tensors' own form; what no rule uses stays.
+// New values are written back in the tensors' own form; tensors that no rule uses are unchanged.
 TEST(WeightsMapTest, SavesWhatWasTrained) {
   const io::MemorySource source(
       "model", {{"qkv", Counting(DType::kBF16, {6, 2})}, {"step", Counting(DType::kS32, {1})}}, {{"format", "pt"}});
@@ -269,7 +269,7 @@ TEST(WeightsMapTest, RoundTripsGiveTheSameBytes) {
           rule.reshape = true;
           own = {own.num_elements(), 1};
         }
-        if (!slices || random.Below(4) > 0) {  // some slices belong to nobody
+        if (!slices || random.Below(4) > 0) {  // some slices belong to no slot
           inputs.push_back({Param(absl::StrCat("layer_", t, "/", begin)), {wide, own}});
           map.rules.push_back(rule);
         }
@@ -288,7 +288,7 @@ TEST(WeightsMapTest, RoundTripsGiveTheSameBytes) {
     ASSERT_THAT(saved, IsOk());
     ASSERT_EQ(saved->tensors().size(), arrays.size());
     for (const auto& [name, array] : arrays) EXPECT_TRUE(BitEqual(*saved->ReadArray(name), array)) << round << name;
-    // And from the file the same file.
+    // Saving from the written file gives the same file.
     ASSERT_THAT(SaveWeights(map, *saved, program, *LoadWeights(map, *saved, program), fs, second), IsOk());
     EXPECT_EQ(*io::ReadFile(fs, first, 1 << 20), *io::ReadFile(fs, second, 1 << 20));
   }
