@@ -15,13 +15,13 @@ namespace aqt::serving {
 struct Console {
   std::ostream& out;
   std::ostream& err;
-  bool err_is_terminal = false;                    // a progress bar makes sense
+  bool err_is_terminal = false;                    // allows a progress bar
   const std::atomic<bool>* interrupted = nullptr;  // set by a signal
-  // True if nobody reads `out` any more (`aqt inspect | head -1`): a failed write is then not an error.
+  // True if `out` has no reader any more (`aqt inspect | head -1`): a failed write is then not an error.
   bool (*reader_is_gone)() = nullptr;
 };
 
-// `args` without the program's name. Returns the exit code (exit_code.h).
+// Runs the command. `args` excludes the program's name. Returns the exit code (exit_code.h).
 int AqtMain(const std::vector<std::string>& args, const io::FileSystem& fs, const Console& console);
 
 }  // namespace aqt::serving

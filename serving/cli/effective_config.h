@@ -1,7 +1,7 @@
 #ifndef AQT_SERVING_CLI_EFFECTIVE_CONFIG_H_
 #define AQT_SERVING_CLI_EFFECTIVE_CONFIG_H_
 
-// `aqt config`: the configurations of the library, checked and with their bases filled in.
+// `aqt config`: the library's configurations, checked and with their bases filled in.
 
 #include <string>
 #include <vector>
@@ -19,15 +19,15 @@ std::vector<std::string> ConfigKinds();
 // The names of the presets of one of ConfigKinds().
 std::vector<std::string> PresetNames(absl::string_view kind);
 
-// The whole configuration as a textproto; `source` names a preset or a file. InvalidArgument, beginning with
+// The full configuration as a textproto; `source` names a preset or a file. InvalidArgument, beginning with
 // file:line:column if the file is wrong, or listing the presets if `source` is neither.
 absl::StatusOr<std::string> EffectiveConfig(const io::FileSystem& fs, absl::string_view kind, absl::string_view source);
 
-// The saved program in a file.
+// Reads a saved program.
 absl::StatusOr<Program> ReadProgram(const io::FileSystem& fs, absl::string_view file);
 
-// What an inject configuration, a preset or a textproto, would do to the program in a file, saved or as text
-// (transforms/inject_outline.h), kind by kind. `unmatched` gets the rules that hit nothing, if these are an error
+// The effect of an inject configuration, a preset or a textproto, on the program in a file, saved or as text
+// (transforms/inject_outline.h), kind by kind. `unmatched` receives the rules without matches, if these are an error
 // (strict).
 absl::StatusOr<std::string> InjectionReport(const io::FileSystem& fs, absl::string_view source,
                                             absl::string_view program_file, std::vector<std::string>* unmatched);

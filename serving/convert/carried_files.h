@@ -1,8 +1,8 @@
 #ifndef AQT_SERVING_CONVERT_CARRIED_FILES_H_
 #define AQT_SERVING_CONVERT_CARRIED_FILES_H_
 
-// The files of a model's folder that are not its tensors: which of them a conversion carries over, and what the input
-// says about those that are written anew.
+// The files of a model's folder other than its tensors: those that a conversion copies, and the inputs of those that it
+// rewrites (config.json and the index).
 
 #include <atomic>
 #include <cstdint>
@@ -22,27 +22,28 @@ inline constexpr char kNoConfigWarning[] =
     "needs the model's, too";
 
 struct CarriedFiles {
-  std::string folder;                       // that they are in; empty if there is none, and so no files
-  std::string config_file;                  // the path of the config.json to write anew; empty if there is none
-  std::string index_name = io::kIndexFile;  // of the output, if it has one
+  std::string folder;                       // of these files; empty if there is no folder, and so no files
+  std::string config_file;                  // the path of the config.json to rewrite; empty if there is none
+  std::string index_name = io::kIndexFile;  // of the output, if it has an index
   io::IndexExtras index_extras;
   std::vector<std::string> copied;  // byte for byte, sorted
-  // Why others are not: for the user.
+  // Why other files are not copied: for the user.
   std::vector<std::string> warnings;
 };
 
-// All files but
-//   the model's weights in other frameworks' formats, beside its tensors: they would only be floating point dead
-//   weight. In the folders of the model's other parts they are carried over;
-//   a part of an adapter: a loader would follow its configuration to weights that are not there;
-//   what one of `exclude` (file_glob.h) matches. InvalidArgument, naming both, if that is not a pattern, or matches the
-//   model's tensors, its index or its config.json.
+// All files except
+//   the model's weights in other frameworks' formats, beside its tensors: unused floating-point copies. In the folders
+//   of the model's other parts they are copied;
+//   parts of an adapter: a loader would follow its configuration to missing weights;
+//   files that match one of `exclude` (file_glob.h). InvalidArgument, naming both, if that is not a pattern, or matches
+//   the model's tensors, its index or its config.json.
 absl::StatusOr<CarriedFiles> FilesToCarry(const io::Checkpoint& input, const std::vector<std::string>& exclude = {});
 
-// A warning for each of these files that is a Git LFS pointer: what it points to was not downloaded.
+// A warning for each of these files that is a Git LFS pointer: its content was not downloaded.
 absl::StatusOr<std::vector<std::string>> FindPointers(const io::FileSystem& fs, const CarriedFiles& files);
 
-// What is copied, and its size: a file beside the model's tensors, or a folder ("1_Pooling/"). The largest first.
+// A copied file beside the model's tensors, or a copied folder ("1_Pooling/"), with its size. Lists begin with the
+// largest.
 struct CarriedSize {
   std::string name;
   int64_t bytes = 0;
@@ -51,8 +52,8 @@ absl::StatusOr<std::vector<CarriedSize>> CarriedSizes(const io::FileSystem& fs, 
 // "3 other files, 12.0 KiB: tokenizer.json 8.0 KiB, ..."; empty if there are none.
 std::string DescribeCarried(const CarriedFiles& files, const std::vector<CarriedSize>& sizes);
 
-// One problem for each copied file that the output's folder lacks, and for each with weights that differs. Cancelled if
-// `cancelled` becomes true.
+// One problem for each copied file that is missing in the output's folder, and for each with weights that differs.
+// Cancelled if `cancelled` becomes true.
 absl::StatusOr<std::vector<std::string>> CompareCarriedFiles(const io::FileSystem& fs, const CarriedFiles& files,
                                                              absl::string_view output,
                                                              const std::atomic<bool>* cancelled = nullptr);

@@ -1,10 +1,10 @@
 #ifndef AQT_SERVING_CONVERT_CONVERT_H_
 #define AQT_SERVING_CONVERT_CONVERT_H_
 
-// Carries out a plan: reads the input tensor by tensor, in blocks of rows, and writes a quantized checkpoint.
+// Executes a plan: reads the input tensor by tensor, in blocks of rows, and writes a quantized checkpoint.
 //
-// Memory: blocks of rows share a budget of 16 MiB, whatever the number of threads; a weight with one scale for the
-// whole tensor is held in full, and one above the budget is processed by itself. The bytes written depend on neither.
+// Memory: blocks of rows share a budget of 16 MiB, whatever the number of threads. A weight with one scale for the
+// whole tensor is held in full, and one above the budget is processed alone. The written bytes depend on neither.
 
 #include <atomic>
 #include <cstdint>
@@ -31,19 +31,20 @@ struct ConvertOptions {
   Progress* progress = nullptr;
   // Checked between blocks; true ends the work with Cancelled.
   const std::atomic<bool>* cancelled = nullptr;
-  // If not null, gets a line for each kind of loss in each weight (weight_loss.h). They do not depend on `jobs`.
+  // If not null, receives a line for each kind of loss in each weight (weight_loss.h). The lines do not depend on
+  // `jobs`.
   std::vector<std::string>* warnings = nullptr;
 };
 
 // `files` go to an output folder with the tensors; there may be none. Assumes that all checks that need no weights have
-// passed: the plan is for this source and recipe, the place is from CheckOutput, the calibration went through
-// CheckCalibration. On an error nothing is left behind, and what was at the place is untouched. DataLoss, naming the
-// tensor and the position, for a weight with a NaN or an infinity.
+// passed: the plan is for this source and recipe, the place is from CheckOutput, and CheckCalibration accepted the
+// calibration. An error leaves no new files and does not touch existing ones. DataLoss, naming the tensor and the
+// position, for a weight with a NaN or an infinity.
 absl::Status Convert(const io::FileSystem& fs, const io::TensorSource& input, const CarriedFiles& files,
                      const Plan& plan, const Recipe& recipe, const Calibration& calibration, const OutputPlace& place,
                      const ConvertOptions& options);
 
-// Of the weights that the plan quantizes, those that hold a NaN or an infinity. Reads them all.
+// The weights that the plan quantizes and that hold a NaN or an infinity. Reads all of them.
 absl::StatusOr<std::set<std::string>> FindNonFinite(const io::TensorSource& input, const Plan& plan,
                                                     const ConvertOptions& options);
 

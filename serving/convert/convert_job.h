@@ -1,8 +1,7 @@
 #ifndef AQT_SERVING_CONVERT_CONVERT_JOB_H_
 #define AQT_SERVING_CONVERT_CONVERT_JOB_H_
 
-// A conversion from the options of the command line to the finished output: what `aqt convert` does, without the
-// printing.
+// A conversion from the options of the command line to the finished output: `aqt convert` without the printing.
 
 #include <atomic>
 #include <cstdint>
@@ -23,12 +22,12 @@ struct ConvertJob {
   std::string output;
   RecipeSource recipe;
   std::string calibration;           // empty: none
-  std::vector<std::string> exclude;  // patterns of files that are not carried over: file_glob.h
+  std::vector<std::string> exclude;  // patterns of files not to copy: file_glob.h
   bool force = false;
   int jobs = 1;
   int64_t max_shard_bytes = 0;  // 0: the shards of the input
   const std::atomic<bool>* cancelled = nullptr;
-  // Called with the number of bytes to read once everything has been checked; may return null.
+  // Called with the number of bytes to read once all checks have passed; may return null.
   std::function<std::unique_ptr<Progress>(int64_t)> make_progress;
 };
 
@@ -37,11 +36,11 @@ struct ConvertReport {
   int num_quantized = 0;
   int64_t old_bytes = 0;
   int64_t new_bytes = 0;
-  std::string carried;  // what was copied, for the user (DescribeCarried); empty if nothing was
+  std::string carried;  // the copied files, for the user (DescribeCarried); empty if there are none
   std::vector<std::string> warnings;
 };
 
-// Before it writes, checks everything that headers can show. The errors of the parts; Unimplemented if the input is
+// Checks everything that headers can show before it writes. The errors of the parts; Unimplemented if the input is
 // quantized already, or those of CheckWhole (whole_checkpoint.h) if it is not a whole model.
 absl::StatusOr<ConvertReport> RunConvertJob(const io::FileSystem& fs, const ConvertJob& job);
 

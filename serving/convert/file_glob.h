@@ -11,8 +11,8 @@
 namespace aqt::serving {
 
 // `*` stands for any text without '/', `?` for a character, `[ab]` for one of these. A pattern without '/' matches
-// names at any depth ("*.pth"), one with '/' a path from the model's folder ("original/*.pth"). One that ends in '/'
-// matches only folders ("checkpoint-*/"). What is in a folder that matches, matches.
+// names at any depth ("*.pth"), one with '/' a path from the model's folder ("original/*.pth"). A pattern that ends in
+// '/' matches only folders ("checkpoint-*/"). Everything in a matching folder matches.
 class FileGlob {
  public:
   // InvalidArgument if it is empty, absolute, or has a part "." or "..".
@@ -27,7 +27,7 @@ class FileGlob {
   bool MatchesOne(const std::string& path, bool is_folder) const;
 
   std::string text_;
-  std::string pattern_;  // without a '/' at the end
+  std::string pattern_;  // without a trailing '/'
   bool only_folders_ = false;
   bool whole_path_ = false;
 };

@@ -1,7 +1,7 @@
 #ifndef AQT_SERVING_CONVERT_INSPECT_H_
 #define AQT_SERVING_CONVERT_INSPECT_H_
 
-// What is in a checkpoint.
+// The contents of a checkpoint.
 
 #include <atomic>
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 namespace aqt::serving {
 
-// Over the elements that are not NaN, infinities included; `nans` counts the others.
+// Over the elements that are not NaN, infinities included; `nans` counts the NaNs.
 struct TensorStats {
   double min = 0;
   double max = 0;
@@ -29,7 +29,8 @@ struct InspectReport {
   struct Tensor {
     io::TensorInfo info;
     std::string file;
-    std::optional<TensorStats> stats;  // null without --stats, for types without numbers (F4, ...) and for no elements
+    std::optional<TensorStats> stats;  // null without --stats, for types without numbers (F4, ...) and for empty
+                                       // tensors
   };
   struct DTypeCount {
     io::FileDType dtype;
@@ -43,7 +44,7 @@ struct InspectReport {
   int64_t bytes = 0;
   std::vector<std::pair<std::string, std::string>> metadata;  // {"file: key" or "key", value}
   std::string quantization;                                   // one line per group, or empty
-  std::vector<std::string> other_files;                       // of the folder; for the caller to fill in
+  std::vector<std::string> other_files;                       // in the folder; filled in by the caller
   std::vector<std::string> warnings;                          // about links, and files that cannot be read
 };
 

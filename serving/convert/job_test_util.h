@@ -12,7 +12,7 @@ namespace aqt::serving {
 
 class JobTest : public FolderTest {
  protected:
-  // From "in" to "out" by the text of a configuration, which is written beside them.
+  // From "in" to "out" with the text of a configuration, which is written beside them.
   ConvertJob Job(const std::string& config) {
     WriteText(At("config.textproto"), config);
     ConvertJob job;

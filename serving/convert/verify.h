@@ -1,17 +1,16 @@
 #ifndef AQT_SERVING_CONVERT_VERIFY_H_
 #define AQT_SERVING_CONVERT_VERIFY_H_
 
-// Compares a quantized checkpoint with the one that it was made from.
+// Compares a quantized checkpoint with its original.
 //
-// A quantized weight w is compared with d, the value of what is stored for it:
+// A quantized weight w is compared with d, its stored value after dequantization:
 //   snr = 10 log10(sum w^2 / sum (w - d)^2) dB, infinite for d = w;   cosine = sum w d / sqrt(sum w^2 sum d^2)
 //   clipped = share of the elements whose stored value is the smallest or largest one and more than one step from w
 //             (32 scales at the end of 8-bit floats)
-// A large part of a weight can be lost at a high SNR of the whole, so the SNR is also taken of each row, and of each
-// group or block. That of a part that becomes all zero is 0 dB.
-// A weight with a NaN or an infinity on either side cannot be compared: that is a problem, whatever the threshold.
-// Every other tensor must be equal byte for byte; index, quantization_config and tensors must agree. A folder
-// must have every file that a conversion carries over (carried_files.h).
+// A large part of a weight can be lost at a high overall SNR, so the SNR is also computed for each row, and for each
+// group or block. The SNR of a part that becomes all zero is 0 dB. A weight with a NaN or an infinity on either side
+// cannot be compared: that is a problem, whatever the threshold. Every other tensor must be equal byte for byte; index,
+// quantization_config and tensors must agree. A folder must have every file that a conversion copies (carried_files.h).
 
 #include <atomic>
 #include <cstdint>
@@ -32,7 +31,7 @@
 namespace aqt::serving {
 
 struct VerifyOptions {
-  // Of each weight, each row, and each group or block.
+  // Thresholds for each weight, each row, and each group or block.
   double min_snr_db = -std::numeric_limits<double>::infinity();
   double min_row_snr_db = -std::numeric_limits<double>::infinity();
   double min_group_snr_db = -std::numeric_limits<double>::infinity();
@@ -41,14 +40,14 @@ struct VerifyOptions {
   const std::atomic<bool>* cancelled = nullptr;
 };
 
-// What was found in the parts of one kind of a weight: its rows, groups or blocks.
+// The results for one kind of parts of a weight: its rows, groups or blocks.
 struct PartsQuality {
   int64_t count = 0;
-  // The lowest SNR, NaN before all others, and the first part that has it, in row-major order.
+  // The lowest SNR, where NaN counts as the lowest, and the first part with it, in row-major order.
   double worst_snr_db = std::numeric_limits<double>::infinity();
   int64_t worst = 0;
   int64_t below = 0;  // parts whose SNR misses the threshold
-  // Parts that hold values and are all zero now; parts of which one of several values is not zero now.
+  // Parts with nonzero values that are now all zero; parts with several nonzero values of which only one is left.
   int64_t zeroed = 0, first_zeroed = 0;
   int64_t lone = 0, first_lone = 0;
 };
@@ -68,8 +67,8 @@ struct WeightQuality {
 struct VerifyReport {
   std::vector<WeightQuality> weights;  // NaN first, then the lowest snr first
   int num_carried = 0;                 // tensors that are equal byte for byte
-  std::vector<std::string> problems;   // each names a tensor; empty when everything is as it should be
-  std::vector<std::string> warnings;   // of weights with parts that became zero
+  std::vector<std::string> problems;   // each names a tensor; empty if all checks pass
+  std::vector<std::string> warnings;   // about weights with parts that became zero
 };
 
 // `files` are those of the input, which an output folder must have. DataLoss if one of the two is damaged or `output`

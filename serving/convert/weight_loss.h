@@ -1,10 +1,10 @@
 #ifndef AQT_SERVING_CONVERT_WEIGHT_LOSS_H_
 #define AQT_SERVING_CONVERT_WEIGHT_LOSS_H_
 
-// What a weight loses beyond rounding when it is quantized, found while it is converted.
+// The losses of a weight beyond rounding when it is quantized, detected during the conversion.
 //
-// A unit is what shares a scale: a row, a group, a block, or the whole weight. Ordinary units are passed by their scale
-// and some of their values; only the others are looked at value by value.
+// A unit is the set of elements that share a scale: a row, a group, a block, or the whole weight. Ordinary units are
+// accepted by their scale and some of their values; only the others are examined value by value.
 
 #include <array>
 #include <cstdint>
@@ -22,8 +22,8 @@
 namespace aqt::serving {
 
 enum class Loss : uint8_t {
-  kZeroed,          // the unit holds values, and all become 0: its scale underflows
-  kOutliers,        // all become 0 but one, or one of 256: the others are too small beside it
+  kZeroed,          // the unit has nonzero values, and all become 0: its scale underflows
+  kOutliers,        // all but one, or one of 256, become 0: the others are too small beside it
   kSubnormalScale,  // its scale is subnormal in the weight's dtype
   kOverflow,        // a stored value times the scale is not finite in the weight's dtype
 };
@@ -46,11 +46,11 @@ struct WeightLoss {
   std::array<Units, kNumLosses> units;  // by Loss
 
   bool empty() const;
-  // `later` is of rows after these.
+  // `later` holds the losses of subsequent rows.
   void Append(const WeightLoss& later);
 };
 
-// The losses of the rows from `first_row` on of a weight; all as in EncodeRows, which gave `stored`.
+// The losses of a weight's rows starting at `first_row`; arguments as in EncodeRows, whose result is `stored`.
 absl::StatusOr<WeightLoss> FindLoss(const ArrayRef& rows, int64_t first_row, const Scheme& scheme, WeightRules rules,
                                     const std::vector<StoredRows>& stored);
 
@@ -58,7 +58,7 @@ absl::StatusOr<WeightLoss> FindLoss(const ArrayRef& rows, int64_t first_row, con
 std::vector<std::string> DescribeLoss(const WeightLoss& loss, const Scheme& scheme, io::FileDType dtype,
                                       const Shape& shape);
 
-// Where a unit of a weight of that shape is: "row 3", "[3,32:64]", "[0:128,128:256]".
+// The position of a unit in a weight of that shape: "row 3", "[3,32:64]", "[0:128,128:256]".
 std::string UnitName(const WeightScheme& weights, const Shape& shape, int64_t unit);
 // "rows", "groups".
 absl::string_view UnitsName(WeightStrategy strategy);

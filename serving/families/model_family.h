@@ -1,8 +1,8 @@
 #ifndef AQT_SERVING_FAMILIES_MODEL_FAMILY_H_
 #define AQT_SERVING_FAMILIES_MODEL_FAMILY_H_
 
-// The table of model families as structs (configs/families.proto, which describes the fields), and which of them
-// describe a model.
+// The table of model families as structs (configs/families.proto, which describes the fields), and the selection of
+// those that describe a model.
 
 #include <optional>
 #include <string>
@@ -23,14 +23,14 @@ struct ModelFamily {
   std::string name;
   std::vector<std::string> model_types;
   std::vector<std::string> architectures;
-  // The patterns (RE2) of each role that has some, in the order in which roles are tried; those of towers, of which a
-  // part of a path must be one, are apart.
+  // The patterns (RE2) of each role that has some, in the order in which roles are tried. Patterns of towers are
+  // separate: they must match a part of a path.
   std::vector<std::pair<Role, std::vector<std::string>>> patterns;
   std::vector<std::string> towers;
   std::vector<std::string> tied_heads;
   std::optional<bool> has_towers;
   std::vector<std::vector<std::string>> fused;
-  std::vector<std::pair<std::string, std::string>> expert_names;  // stored, asked
+  std::vector<std::pair<std::string, std::string>> expert_names;  // the stored name, the requested name
 
   bool for_every_model() const { return model_types.empty() && architectures.empty(); }
 };
@@ -41,14 +41,14 @@ absl::StatusOr<ModelFamily> ReadModelFamily(const config::ModelFamily& message, 
 // The table configs/model_families.textproto. The last family is for every model.
 const std::vector<ModelFamily>& BuiltInFamilies();
 
-// The families that describe the model: those of `own`, then the built-in ones; in each, first those for the outermost
-// type of the model, then those for its parts, last those for every model.
+// The families that describe the model: those of `own`, then the built-in ones. In each, families for the outermost
+// type of the model come first, then those for its parts, then those for every model.
 std::vector<const ModelFamily*> FamiliesOf(const ModelFacts& facts, absl::Span<const ModelFamily> own);
 
-// Whether one of them is of this very model, and not only of a part of it or of every model.
+// Whether a family describes this model itself, not only a part of it or every model.
 bool IsKnown(const ModelFacts& facts, absl::Span<const ModelFamily* const> families);
 
-// "llama" or "LlamaForCausalLM": how messages call the model. Empty if config.json has neither.
+// The model's name in messages: "llama" or "LlamaForCausalLM". Empty if config.json has neither.
 std::string TypeName(const ModelFacts& facts);
 
 }  // namespace aqt::serving

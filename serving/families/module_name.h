@@ -13,14 +13,14 @@ namespace aqt::serving {
 absl::string_view ParentOf(absl::string_view module);
 // "up" for "layers.0.mlp.up".
 absl::string_view LastPartOf(absl::string_view module);
-// Without the numbers at its end: "lm_heads" for "lm_heads.2". A name of numbers only stays as it is.
+// The name without trailing numbers: "lm_heads" for "lm_heads.2". A name of only numbers is unchanged.
 absl::string_view WithoutTrailingNumbers(absl::string_view module);
-// What stands before the first part that is a number, without the dot: "model.layers" for "model.layers.0.mlp.up". All
-// of a name without numbers.
+// The parts before the first number, without the dot: "model.layers" for "model.layers.0.mlp.up". The full name if it
+// has no number.
 absl::string_view BeforeFirstNumber(absl::string_view module);
-// Each part that is a number becomes '#': "layers.#.mlp.up".
+// Replaces each part that is a number by '#': "layers.#.mlp.up".
 std::string WithoutNumbers(absl::string_view module);
-// The path of the experts that the name lies in: "layers.0.mlp.experts" for "layers.0.mlp.experts.7.up"; else empty.
+// The path of the enclosing experts: "layers.0.mlp.experts" for "layers.0.mlp.experts.7.up"; else empty.
 absl::string_view ExpertsOf(absl::string_view name);
 
 }  // namespace aqt::serving

@@ -1,9 +1,9 @@
 #ifndef AQT_SERVING_FAMILIES_MODULE_ROLES_H_
 #define AQT_SERVING_FAMILIES_MODULE_ROLES_H_
 
-// What the modules of a checkpoint are: linear layers, embeddings, output heads, routers and so on. The table of model
-// families decides by name. Evidence decides what it does not know: the shapes of the weights, of their biases and of
-// their neighbours, and the numbers in config.json.
+// The roles of a checkpoint's modules: linear layers, embeddings, output heads, routers and so on. The table of model
+// families decides by name. For other modules evidence decides: the shapes of the weights, of their biases and of their
+// neighbours, and the numbers in config.json.
 
 #include <memory>
 #include <string>
@@ -23,40 +23,40 @@ namespace aqt::serving {
 
 struct ModuleRole {
   Role role = Role::kLinear;
-  // What decided, if it is not a name that is the same in every model: "model family Whisper", "96 rows = vocab_size".
+  // The reason, unless it is a name that is the same in every model: "model family Whisper", "96 rows = vocab_size".
   std::string why;
-  // Of a tower: the module that holds it.
+  // For a tower: the module that contains it.
   std::string tower;
 };
 
 class ModuleRoles {
  public:
-  // By the names that are the same in every model.
+  // Uses only names that are the same in every model.
   ModuleRoles();
-  // `own` comes before the built-in table. No argument is referred to afterwards.
+  // `own` precedes the built-in table. No reference to the arguments is kept.
   ModuleRoles(const io::TensorSource& source, const ModelFacts& facts, absl::Span<const ModelFamily> own = {});
   ModuleRoles(ModuleRoles&&);
   ModuleRoles& operator=(ModuleRoles&&);
   ~ModuleRoles();
 
-  // Of a module with a weight of that shape; or of a tensor that is not called `<module>.weight`, by its name.
+  // The role of a module with a weight of that shape; or, by name, of a tensor that is not called `<module>.weight`.
   ModuleRole Of(absl::string_view module, const Shape& shape) const;
 
-  // The names under which loaders look for an output head that is not stored, as it shares the tensor of the embedding.
-  // `tied`: config.json says so. Empty if nothing speaks for such a head.
+  // The names under which loaders look for an output head that is not stored because it shares the embedding's tensor.
+  // `tied`: config.json says so. Empty without evidence for such a head.
   std::vector<std::string> HeadsWithoutWeight(bool tied) const;
   // Names of modules with one parent that servers merge.
   const std::vector<std::vector<std::string>>& fused() const { return fused_; }
-  // The name by which servers ask for a part of an expert, or an empty text if it is the stored one.
+  // The name by which servers ask for a part of an expert; empty if it is the stored name.
   absl::string_view AskedName(absl::string_view stored) const;
-  // Loaders ask for the module by this name, though no tensor has it: a tied head, the experts of a layer as a whole, a
-  // part of an expert.
+  // Whether loaders ask for the module by this name although no tensor has it: a tied head, the experts of a layer
+  // together, a part of an expert.
   bool IsLoaderName(absl::string_view module) const;
-  // The model has several parts, whose modules loaders may call by another prefix than the checkpoint.
+  // The model has several parts, whose modules may have another prefix in loaders than in the checkpoint.
   bool has_parts() const { return has_parts_; }
-  // "model family Whisper (model_type whisper)", or what else is known; for `explain`.
+  // "model family Whisper (model_type whisper)", or other known facts; for `explain`.
   const std::string& description() const { return description_; }
-  // Not empty if config.json names a type of model that the table does not have.
+  // Not empty if config.json names a model type that is not in the table.
   const std::string& unknown_type() const { return unknown_type_; }
 
  private:
@@ -67,11 +67,12 @@ class ModuleRoles {
   void AddFamilies(const ModelFacts& facts, absl::Span<const ModelFamily> own);
   bool FindTower(absl::string_view module, ModuleRole& role) const;
 
-  std::vector<std::shared_ptr<const Names>> names_;  // in order; the first that knows a module decides
+  std::vector<std::shared_ptr<const Names>> names_;  // in order; the first that matches a module decides
   std::vector<std::unique_ptr<const Towers>> towers_;
   ShapeEvidence evidence_;
-  std::vector<std::string> tied_heads_;  // by the table
-  bool expects_head_ = false;            // by the table and the classes of the model, or nothing is known of it
+  std::vector<std::string> tied_heads_;  // from the table
+  bool expects_head_ = false;            // according to the table and the classes of the model, or nothing is known
+                                         // about it
   std::vector<std::vector<std::string>> fused_;
   std::vector<std::pair<std::string, std::string>> expert_names_;
   bool has_parts_ = false;

@@ -1,7 +1,7 @@
 #ifndef AQT_SERVING_FAMILIES_ROLE_H_
 #define AQT_SERVING_FAMILIES_ROLE_H_
 
-// What a module of a model can be.
+// The roles of a model's modules.
 
 #include <cstdint>
 
@@ -28,9 +28,9 @@ enum class Role : uint8_t {
 };
 // "embedding", "output head", ...
 absl::string_view ToString(Role role);
-// Whether the built-in ignore list has it.
+// Whether the role is on the built-in ignore list.
 bool IsBuiltInIgnored(Role role);
-// Whether such a module is not of the class Linear, or nearly always on the ignore list of those who quantize by class:
+// Whether such a module is not of the class Linear, or nearly always on the ignore list when quantizing by class:
 // embeddings, heads, norms, routers and tables of positions. "Linear" covers towers and classifiers, for example.
 bool IsOutsideOfLinear(Role role);
 

@@ -1,7 +1,7 @@
 #ifndef AQT_SERVING_FAMILIES_ZERO_TENSORS_H_
 #define AQT_SERVING_FAMILIES_ZERO_TENSORS_H_
 
-// Checkpoints for tests of which only names and shapes count.
+// Checkpoints for tests in which only names and shapes matter.
 
 #include <string>
 #include <utility>

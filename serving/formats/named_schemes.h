@@ -1,7 +1,7 @@
 #ifndef AQT_SERVING_FORMATS_NAMED_SCHEMES_H_
 #define AQT_SERVING_FORMATS_NAMED_SCHEMES_H_
 
-// The schemes that other tools name instead of writing their fields.
+// The schemes that other tools refer to by name instead of by fields.
 
 #include <array>
 #include <cstdint>
@@ -13,13 +13,13 @@
 
 namespace aqt::serving {
 
-// The preset of that name in compressed-tensors 0.20.0, such as "W8A8", in any case; with the default layout.
-// InvalidArgument, with the names, if it has none. Unimplemented for one that cannot be written ("NVFP4") and for
-// "UNQUANTIZED".
+// The preset of that name in compressed-tensors 0.20.0, such as "W8A8", case-insensitive, with the default layout.
+// InvalidArgument, with the names, if it does not exist. Unimplemented for a preset that cannot be written ("NVFP4")
+// and for "UNQUANTIZED".
 absl::StatusOr<Scheme> PresetScheme(absl::string_view name);
 
-// 8-bit floats as the `quant_method` "fp8" has them: one scale per block of rows and columns, with activations that are
-// dynamic in groups of the block's columns; or without `block` one per tensor, with activations that are dynamic per
+// 8-bit floats as in the `quant_method` "fp8": one scale per block of rows and columns, with activations that are
+// dynamic in groups of the block's columns; or, without `block`, one per tensor, with activations that are dynamic per
 // token or static per tensor.
 Scheme Fp8Scheme(const std::optional<std::array<int64_t, 2>>& block, bool dynamic);
 

@@ -15,7 +15,7 @@ namespace aqt::serving {
 const WeightFormat& IntQuantized();
 // "float-quantized": 8-bit floats.
 const WeightFormat& FloatQuantized();
-// "naive-quantized": either; the default of 8-bit floats if activations are not quantized.
+// "naive-quantized": either; the default for 8-bit floats if activations are not quantized.
 const WeightFormat& NaiveQuantized();
 
 }  // namespace aqt::serving

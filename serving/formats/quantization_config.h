@@ -2,7 +2,7 @@
 #define AQT_SERVING_FORMATS_QUANTIZATION_CONFIG_H_
 
 // The `quantization_config` of a Hugging Face config.json as the compressed-tensors package writes it: reading one
-// ("quantize like that model"), writing one, and the few other keys of config.json that the converter looks at.
+// ("quantize like that model"), writing one, and the few other keys of config.json that the converter uses.
 
 #include <cstdint>
 #include <optional>
@@ -35,18 +35,18 @@ struct ConfigGroup {
 struct QuantizationConfig {
   std::vector<ConfigGroup> groups;  // sorted by name
   std::vector<std::string> ignore;  // module names or "re:..."
-  std::vector<std::string> notes;   // what was accepted but has no effect here, for the user; not compared or written
+  std::vector<std::string> notes;   // accepted fields without effect here, for the user; not compared or written
   bool operator==(const QuantizationConfig& other) const { return groups == other.groups && ignore == other.ignore; }
 };
 
-// What the converter needs from a config.json.
+// The parts of a config.json that the converter needs.
 struct ModelConfig {
   std::optional<bool> tie_word_embeddings;  // as written
   ModelFacts facts;
-  // The text of `quantization_config` or `compression_config`, if there is one, also within the configuration of a part
-  // of the model (`text_config`, `llm_config`).
+  // The text of `quantization_config` or `compression_config`, if present, also within the configuration of a part of
+  // the model (`text_config`, `llm_config`).
   std::optional<std::string> quantization_config;
-  std::string quant_method;  // the one in there; empty if not given
+  std::string quant_method;  // its method; empty if not given
   // A file beside config.json that describes a quantization: see quantized_already.h. Empty if there is none.
   std::string quantization_file;
 };
@@ -55,8 +55,8 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json);
 
 // Reads the JSON text of a quantization_config of the methods "compressed-tensors" and "fp8". A group of the former may
 // be a list of targets under the name of a preset (named_schemes.h). InvalidArgument: not JSON, a missing or unknown
-// field of a group, a value out of range. Unimplemented, naming the field, its value and what works: layouts that
-// weight_formats.h does not have (microscaling types, NVFP4), floats of other than 8 bits, other quantization methods,
+// field of a group, a value out of range. Unimplemented, naming the field, its value and the alternatives: layouts that
+// are not in weight_formats.h (microscaling types, NVFP4), floats of other than 8 bits, other quantization methods,
 // sparsity, transforms, quantized outputs or KV cache. Unknown fields beside `config_groups` are ignored.
 absl::StatusOr<QuantizationConfig> ParseQuantizationConfig(absl::string_view json);
 
@@ -64,7 +64,7 @@ absl::StatusOr<QuantizationConfig> ParseQuantizationConfig(absl::string_view jso
 std::string QuantizationConfigToJson(const QuantizationConfig& config);
 
 // `config_json` (a config.json; empty if there is none) with its quantization_config replaced, or added as the last
-// key. Everything else keeps its text, byte for byte. DataLoss as in ParseModelConfig.
+// key. All other text is kept byte for byte. DataLoss as in ParseModelConfig.
 absl::StatusOr<std::string> SetQuantizationConfig(absl::string_view config_json, const QuantizationConfig& config);
 
 }  // namespace aqt::serving

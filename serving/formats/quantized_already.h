@@ -10,13 +10,13 @@
 
 namespace aqt::serving {
 
-// Of the files beside the tensors, the one in which another method describes its quantization (GPTQ, AWQ, ModelOpt), or
-// an empty text.
+// The file among `files`, those beside the tensors, in which another method describes its quantization (GPTQ, AWQ,
+// ModelOpt), or an empty text.
 std::string FindQuantizationFile(const std::vector<std::string>& files);
 
 // Unimplemented, naming the evidence and the remedy, if the model is quantized already. The evidence is in config.json,
 // in a file beside it, or in the tensors: scales, zero points and packed values with the names that known methods use,
-// or a weight of an integer or 8-bit float type. Reads headers only.
+// or a weight of an integer or 8-bit float type. Reads only headers.
 absl::Status CheckNotQuantized(const io::TensorSource& source, const ModelConfig& model);
 
 }  // namespace aqt::serving

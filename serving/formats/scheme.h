@@ -1,7 +1,7 @@
 #ifndef AQT_SERVING_FORMATS_SCHEME_H_
 #define AQT_SERVING_FORMATS_SCHEME_H_
 
-// How one weight, and the activations that it is multiplied with, are quantized and stored.
+// How one weight, and its input activations, are quantized and stored.
 //
 // A weight `m.weight` of shape [o, i] and dtype T (f32, bf16, f16) becomes the tensors of its layout (weight_format.h),
 // and for static activations
@@ -27,7 +27,7 @@ enum class InputStrategy : uint8_t { kToken, kTensor, kGroup };
 // "token", "tensor" or "group", as in a quantization_config.
 absl::string_view ToString(InputStrategy strategy);
 
-// Nothing is stored for dynamic activations: the scheme tells the server what to do.
+// Dynamic activations store no tensors: the scheme only instructs the server.
 struct InputScheme {
   int num_bits = 8;  // kInt: 2 .. 8; kFloat: 8
   bool symmetric = true;
@@ -56,14 +56,14 @@ std::string Describe(const Scheme& scheme);
 // "layers.0.fc1" for "layers.0.fc1.weight"; null if `tensor` does not end in ".weight" or has nothing before it.
 std::optional<absl::string_view> ModuleOf(absl::string_view tensor);
 
-// OK, or why such a weight cannot be quantized by `scheme`, with the remedy if there is one: InvalidArgument (group
+// OK, or the reason why `scheme` cannot quantize such a weight, with the remedy if there is one: InvalidArgument (group
 // size) or Unimplemented (rank, dtype, no elements).
 absl::Status CheckApplicable(const Scheme& scheme, io::FileDType dtype, const Shape& shape);
-// InvalidArgument if the groups of dynamic activations do not fill the rows of such a weight. Nothing that is stored
-// depends on them.
+// InvalidArgument if the groups of dynamic activations do not fill the rows of such a weight. The stored tensors do not
+// depend on them.
 absl::Status CheckInputGroups(const Scheme& scheme, const Shape& shape);
 
-// The tensors that a weight becomes: those of its layout, then input_scale and input_zero_point where they exist.
+// The stored tensors of a weight: those of its layout, then input_scale and input_zero_point where they exist.
 // CheckApplicable must hold.
 std::vector<io::TensorSpec> OutputTensors(const Scheme& scheme, absl::string_view module, io::FileDType dtype,
                                           const Shape& shape);

@@ -16,17 +16,17 @@
 
 namespace aqt::serving {
 
-// The fewest rows per block: AQT's rule divides differently if a weight has a single row.
+// The minimum number of rows per block: AQT's rule divides differently if a weight has a single row.
 int64_t MinRows(WeightRules rules);
 
-// What is stored for the rows from `first_row` on of a weight of that shape, [o, i]; see WeightFormat::Encode. rows:
-// [n, i], dense, without NaN and infinities. With kAqt the scheme must be of symmetric integers. DataLoss
-// if a scale overflows the dtype (the range of an asymmetric scheme).
+// Encodes the rows starting at `first_row` of a weight of that shape, [o, i]; see WeightFormat::Encode. rows: [n, i],
+// dense, without NaN and infinities. With kAqt the scheme must be of symmetric integers. DataLoss if a scale overflows
+// the dtype (the range of an asymmetric scheme).
 absl::StatusOr<std::vector<StoredRows>> EncodeRows(const ArrayRef& rows, int64_t first_row, const Shape& shape,
                                                    const Scheme& scheme, WeightRules rules,
                                                    Executor* executor = nullptr);
 
-// Values, scale and zero point of the same rows, before they are laid out; see QuantizedWeight.
+// Values, scale and zero point of the same rows, before the layout is applied; see QuantizedWeight.
 absl::StatusOr<QuantizedWeight> QuantizeRows(const ArrayRef& rows, const Scheme& scheme, WeightRules rules,
                                              Executor* executor = nullptr);
 
@@ -37,7 +37,7 @@ struct EncodedInput {
 };
 absl::StatusOr<EncodedInput> EncodeInputRange(const InputScheme& scheme, float min, float max, DType dtype);
 
-// The stored weight of `module`, with its values: what a server computes with. DataLoss, naming the tensor, if one is
+// The stored weight of `module`, with the values that a server computes with. DataLoss, naming the tensor, if one is
 // missing, has another dtype or shape than the scheme says, or holds a value outside the scheme's range.
 struct DecodedWeight {
   Array q;            // [o, i]; s8 or e4m3fn

@@ -11,10 +11,10 @@
 
 namespace aqt::serving {
 
-// In the order in which the compressed-tensors package looks for the one that fits.
+// In the order in which the compressed-tensors package searches for a suitable layout.
 absl::Span<const WeightFormat* const> WeightFormats();
 
-// Null if there is none of that name.
+// Null if no layout has that name.
 const WeightFormat* FindWeightFormat(absl::string_view name);
 
 // The layout that the compressed-tensors package would choose.

@@ -25,8 +25,8 @@ struct InputRange {
 // Keyed by module.
 using Calibration = std::map<std::string, InputRange>;
 
-// DataLoss if the file is damaged; InvalidArgument, naming the tensor, if one has another dtype or size, has no
-// partner, is not finite, or if min > max.
+// DataLoss if the file is damaged; InvalidArgument, naming the tensor, if one has another dtype or size, lacks its
+// counterpart, is not finite, or if min > max.
 absl::StatusOr<Calibration> ReadCalibration(const io::FileSystem& fs, absl::string_view path);
 
 // InvalidArgument, naming the modules, if static inputs of the plan have no range, or if `strict` and there are ranges

@@ -2,7 +2,7 @@
 #define AQT_SERVING_PLAN_CONVERT_CONFIG_H_
 
 // Reads a converter configuration (configs/convert.proto), merges it with its base and checks it. No other part of the
-// converter knows protobuf.
+// converter depends on protobuf.
 
 #include <cstdint>
 #include <optional>
@@ -18,7 +18,7 @@
 
 namespace aqt::serving {
 
-// What to do with a fused group of which only a part would get the scheme of a rule.
+// How to treat a fused group if a rule's scheme would apply to only a part of it.
 enum class OnSplitGroup : uint8_t { kWarn, kKeepFloat, kQuantize };
 
 struct ConfigRule {
@@ -26,7 +26,7 @@ struct ConfigRule {
   std::string match;             // RE2
   std::optional<Scheme> scheme;  // null: keep the weight in floating point
   bool override_ignore = false;
-  bool keep_unsuitable = false;  // else a weight that the scheme does not fit is an error
+  bool keep_unsuitable = false;  // else a weight that does not suit the scheme is an error
   OnSplitGroup on_split_group = OnSplitGroup::kWarn;
   bool operator==(const ConfigRule&) const = default;
 };
@@ -37,16 +37,16 @@ struct ConvertConfig {
   bool default_ignore = true;
   WeightRules weight_rules = WeightRules::kCompressedTensors;
   bool keep_non_finite = false;
-  std::vector<ModelFamily> families;  // of the user, before the built-in table
+  std::vector<ModelFamily> families;  // the user's, before the built-in table
   std::string text;                   // the merged configuration as a textproto
 };
 
-// Reads a textproto. InvalidArgument with `source:line:column: ` before the message, also for errors of meaning: an
+// Reads a textproto. InvalidArgument with `source:line:column: ` before the message, also for semantic errors: an
 // invalid regular expression, a missing or contradictory field, an unknown base. Unimplemented, with the same prefix,
 // for a scheme that cannot be written.
 absl::StatusOr<ConvertConfig> ParseConvertConfig(absl::string_view text, absl::string_view source);
 
-// The text of `config` with these in the place of its own.
+// The text of `config` with these two fields replaced.
 std::string TextWith(const ConvertConfig& config, WeightRules weight_rules, bool keep_non_finite);
 
 // InvalidArgument, listing the names, if there is no preset of that name.

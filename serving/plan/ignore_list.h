@@ -1,9 +1,9 @@
 #ifndef AQT_SERVING_PLAN_IGNORE_LIST_H_
 #define AQT_SERVING_PLAN_IGNORE_LIST_H_
 
-// The entries of `ignore`: what a loader must not take for quantized. Loaders do not always ask by the names of the
-// checkpoint: they ask for single experts where it has all in one tensor, for gate_proj where it has w1, and they call
-// the parts of a model with several parts by other prefixes. Where names differ, an entry is a pattern.
+// The entries of `ignore`: modules that a loader must not treat as quantized. Loaders do not always use the names of
+// the checkpoint: they ask for single experts where it stores all in one tensor, for gate_proj where it has w1, and
+// they use other prefixes for the parts of a model with several parts. Where names differ, an entry is a pattern.
 
 #include <string>
 #include <vector>
@@ -14,13 +14,13 @@
 namespace aqt::serving {
 
 struct IgnoreOptions {
-  // Only what a rule asked for and could not be quantized.
+  // Only modules that a rule asked for and that could not be quantized.
   bool only_left_out = false;
-  // Heads that are not stored, as they share the tensor of the embedding.
+  // Heads that are not stored because they share the embedding's tensor.
   std::vector<std::string> heads;
 };
 
-// In the order of the checkpoint; no entry matches a module that is quantized, and none is the parent of one.
+// In the order of the checkpoint. No entry matches a quantized module or the parent of one.
 std::vector<std::string> IgnoreEntries(const ModuleRoles& roles, const std::vector<TensorPlan>& tensors,
                                        const IgnoreOptions& options);
 

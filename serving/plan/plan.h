@@ -1,8 +1,8 @@
 #ifndef AQT_SERVING_PLAN_PLAN_H_
 #define AQT_SERVING_PLAN_PLAN_H_
 
-// What a conversion will do, worked out from headers only: for each tensor of the input the decision, the tensors that
-// it becomes and the file that they go to; and the resulting quantization_config.
+// The plan of a conversion, computed from headers only: for each input tensor the decision, its output tensors and
+// their file; and the resulting quantization_config.
 
 #include <cstdint>
 #include <ostream>
@@ -25,11 +25,11 @@
 namespace aqt::serving {
 
 struct PlanOptions {
-  bool single_file = false;     // all tensors go to one file, whatever else is said here
+  bool single_file = false;     // all tensors go to one file; overrides the other options
   int64_t max_shard_bytes = 0;  // bytes of tensors per file; 0: no limit
-  bool keep_shards = false;     // without a limit: to files of the input's names, with an index
+  bool keep_shards = false;     // without a limit: writes the files of the input, with an index
   std::string stem = "model";   // of the names of new files: "model.safetensors", "model-00001-of-00002.safetensors"
-  std::set<std::string> keep_float;  // tensors to leave as they are, found to hold a NaN or an infinity
+  std::set<std::string> keep_float;  // tensors to leave as they are, because they hold a NaN or an infinity
 };
 
 struct Plan {
@@ -37,7 +37,7 @@ struct Plan {
   std::vector<std::string> shard_names;
   bool has_index = false;  // of the output
   QuantizationConfig quantization_config;
-  std::vector<std::string> warnings;  // about the whole plan, not single tensors; AllWarnings has those, too
+  std::vector<std::string> warnings;  // about the whole plan, not single tensors; AllWarnings has both
   int num_quantized = 0;
   int64_t old_bytes = 0;
   int64_t new_bytes = 0;
@@ -45,20 +45,19 @@ struct Plan {
 
 // InvalidArgument or Unimplemented, naming tensor, rule and remedy, if a rule cannot be followed. InvalidArgument if
 // nothing would be quantized, the recipe is strict and a rule has no effect, two outputs would have the same name, or
-// one file would exceed max_shard_bytes. Unimplemented if the model is quantized already (quantized_already.h).
-// The plan refers to `source`, which must outlive it.
+// one file would exceed max_shard_bytes. Unimplemented if the model is quantized already (quantized_already.h). The
+// plan refers to `source`, which must outlive it.
 absl::StatusOr<Plan> MakePlan(const io::TensorSource& source, const ModelConfig& model, const Recipe& recipe,
                               const PlanOptions& options = {});
 
-// The warnings about tensors, then those about the whole plan. Tensors that differ only in the numbers of their names
-// share a line.
+// The warnings about tensors, then those about the whole plan. Tensors whose names differ only in numbers share a line.
 std::vector<std::string> AllWarnings(const Plan& plan);
 
-// Whether there is a weight of that module.
+// Whether `module` has a weight.
 bool HasModule(const io::TensorSource& source, absl::string_view module);
 
-// What a folder's config.json and the names of the files beside it say. For a single file, what a config.json beside it
-// says, if there is one that can be read, and the metadata in which a conversion keeps its quantization_config. The
+// The model's configuration: from a folder's config.json and the names of the files beside it. For a single file, from
+// a readable config.json beside it, if any, and the metadata in which a conversion keeps its quantization_config. The
 // errors of ReadConfigFile (whole_checkpoint.h), for a folder.
 absl::StatusOr<ModelConfig> ReadModelConfig(const io::FileSystem& fs, const io::Checkpoint& checkpoint);
 
@@ -67,7 +66,7 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const io::FileSystem& fs, const io::
 absl::StatusOr<std::string> Explain(const io::TensorSource& source, const ModelConfig& model, const Recipe& recipe,
                                     absl::string_view tensor);
 
-// A table: tensor, shape, dtype, what decided, scheme, bytes before and after, and a warning; then totals.
+// A table: tensor, shape, dtype, deciding rule, scheme, bytes before and after, and a warning; then totals.
 void PrintPlan(const Plan& plan, std::ostream& out);
 std::string PlanToJson(const Plan& plan);
 

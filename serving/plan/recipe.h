@@ -1,7 +1,7 @@
 #ifndef AQT_SERVING_PLAN_RECIPE_H_
 #define AQT_SERVING_PLAN_RECIPE_H_
 
-// What the user asks for: a preset, a configuration file, or another model's quantization_config.
+// The user's request: a preset, a configuration file, or another model's quantization_config.
 
 #include <optional>
 #include <string>
@@ -27,7 +27,7 @@ struct Recipe {
   std::string Digest() const;
 };
 
-// What the command line says.
+// The options of the command line.
 struct RecipeSource {
   // Exactly one of the three is not empty.
   std::string preset;

@@ -1,12 +1,12 @@
 #ifndef AQT_SERVING_PLAN_RULES_H_
 #define AQT_SERVING_PLAN_RULES_H_
 
-// Which weights are quantized, and how: an ordered list of rules, made from a converter configuration or from the
-// quantization_config of another model, and applied to one tensor after the other.
+// Which weights are quantized, and how: an ordered list of rules, made from a converter configuration or from another
+// model's quantization_config, and applied to the tensors in order.
 //
-// Only tensors named `<module>.weight` of rank 2 or more are candidates; everything else is carried over as it is. For
-// a candidate the rules are tried in order. The first that matches decides, but a rule that quantizes is skipped for a
-// weight on an ignore list, unless the rule overrides it.
+// Only tensors named `<module>.weight` of rank 2 or more are candidates; all others are copied unchanged. For a
+// candidate the rules are tried in order. The first match decides, but a rule that quantizes is skipped for a weight on
+// an ignore list, unless the rule overrides it.
 
 #include <cstdint>
 #include <functional>
@@ -28,39 +28,39 @@
 namespace aqt::serving {
 
 struct Decision {
-  std::optional<Scheme> scheme;  // null: carried over as it is
+  std::optional<Scheme> scheme;  // null: copied unchanged
   bool candidate = false;
-  // A rule asks for a scheme and nothing that the user wrote excludes the weight, yet it stays in floating point: it is
-  // on the built-in ignore list, or the scheme does not fit.
+  // A rule asks for a scheme and the user does not exclude the weight, yet it stays in floating point: it is on the
+  // built-in ignore list, or does not suit the scheme.
   bool left_out = false;
   Role role = Role::kLinear;                          // of a candidate, or of a tensor of rank 3 or more
-  std::string tower;                                  // the module of the tower that it is in
-  bool non_finite = false;                            // left in floating point for a NaN or an infinity
-  std::string reason;                                 // what decided: "rule 1 \"attention\"", "rank 1"
-  std::string warning;                                // not empty if the user should look: an unsuitable weight
+  std::string tower;                                  // the enclosing tower's module
+  bool non_finite = false;                            // left in floating point because of a NaN or an infinity
+  std::string reason;                                 // the deciding rule or property: "rule 1 \"attention\"", "rank 1"
+  std::string warning;                                // not empty if the user should check: an unsuitable weight
   OnSplitGroup on_split_group = OnSplitGroup::kWarn;  // of the rule that quantizes it
 };
 
 class RuleSet {
  public:
-  // `roles` tells what the modules are; it must outlive the rules.
+  // `roles` gives the roles of modules; it must outlive the rules.
   static absl::StatusOr<RuleSet> FromConfig(const ConvertConfig& config, const ModuleRoles& roles);
   // Whether the checkpoint has a module of that name.
   using IsModule = std::function<bool(absl::string_view)>;
   // Targets in the package's order of precedence: exact names, then "re:" patterns in bytewise order, then classes. The
-  // class Linear covers every rank-2 `*.weight` but those of IsOutsideOfLinear; those that the scheme does not fit
-  // stay in floating point. Under a name or a pattern, groups of dynamic activations that do not fit are only a
-  // warning: the package writes such weights, too. Unimplemented for patterns that RE2 does not support (look-around),
-  // and for other classes: a target written like one ("LlamaMLP") that is not the name of a module.
+  // class Linear covers every rank-2 `*.weight` except those of IsOutsideOfLinear; weights that do not suit the scheme
+  // stay in floating point. For a name or a pattern, groups of dynamic activations that do not fit are only a warning:
+  // the package writes such weights, too. Unimplemented for patterns that RE2 does not support (look-around), and for
+  // other classes: a target written like one ("LlamaMLP") that is not the name of a module.
   static absl::StatusOr<RuleSet> FromQuantizationConfig(const QuantizationConfig& config, const ModuleRoles& roles,
                                                         const IsModule& is_module);
 
   RuleSet(RuleSet&&) = default;
   RuleSet& operator=(RuleSet&&) = default;
 
-  // Counts which rules decide. InvalidArgument or Unimplemented, naming tensor, rule and remedy, if a rule asks for a
-  // scheme that does not fit. `tied`: the model's input and output embeddings are one tensor. `trace`, if not null,
-  // gets one line per rule that was tried.
+  // Counts which rules decide. InvalidArgument or Unimplemented, naming tensor, rule and remedy, if a rule asks for an
+  // unsuitable scheme. `tied`: the model's input and output embeddings are one tensor. `trace`, if not null, receives
+  // one line per rule that was tried.
   absl::StatusOr<Decision> Decide(const io::TensorSpec& tensor, bool tied, std::vector<std::string>* trace = nullptr);
 
   // The labels of the rules and ignore entries that have had no effect so far.
@@ -94,16 +94,16 @@ class RuleSet {
 
   const ModuleRoles* roles_;
   std::vector<Ignore> ignores_;
-  // The roles that rules which heed the built-in list pass over.
+  // The roles skipped by rules that follow the built-in list.
   bool (*passed_over_)(Role) = &IsBuiltInIgnored;
   std::vector<Rule> rules_;
-  // Which of them to try; entry i is the i-th of the list.
+  // Candidate lookup; entry i of an index is the i-th of the list.
   EntryIndex ignore_index_;
   EntryIndex rule_index_;
 };
 
 // The entry of `targets` or `ignore` that means only this module: its name, or "re:^Linear$" for a name that a loader
-// would also take for a class or a pattern.
+// would also read as a class or a pattern.
 std::string TargetOf(absl::string_view module);
 
 }  // namespace aqt::serving

@@ -1,7 +1,7 @@
 #ifndef AQT_SERVING_PLAN_TENSOR_PLAN_H_
 #define AQT_SERVING_PLAN_TENSOR_PLAN_H_
 
-// What a conversion does with one tensor of the input.
+// The plan for one tensor of the input.
 
 #include <cstdint>
 #include <string>
@@ -16,16 +16,16 @@
 namespace aqt::serving {
 
 struct TensorPlan {
-  const io::TensorInfo* input = nullptr;  // lives as long as the source
+  const io::TensorInfo* input = nullptr;  // owned by the source
   Decision decision;
-  std::vector<io::TensorSpec> outputs;  // the input's own if it is carried over; see OutputTensors in scheme.h
+  std::vector<io::TensorSpec> outputs;  // the input's own if it is copied; see OutputTensors in scheme.h
   int64_t old_bytes = 0;
   int64_t new_bytes = 0;
   int output_shard = 0;
 
   const std::string& name() const { return input->name; }
   bool quantized() const { return decision.scheme.has_value(); }
-  // The name without ".weight". Only of candidates.
+  // The name without ".weight". Only for candidates.
   absl::string_view module() const { return *ModuleOf(input->name); }
 };
 

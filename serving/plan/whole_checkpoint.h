@@ -18,17 +18,17 @@ namespace aqt::serving {
 // The path of the config.json that belongs to the checkpoint: in the folder, or beside the file. It may not exist.
 std::string ConfigFileOf(const io::Checkpoint& checkpoint);
 
-// The text of a config.json; empty if there is none. NotFound if it is a link to nothing; DataLoss, with what it may be
-// instead, if it is not a JSON object.
+// The text of a config.json; empty if there is none. NotFound for a dangling link; DataLoss, with a likely explanation,
+// if it is not a JSON object.
 absl::StatusOr<std::string> ReadConfigFile(const io::FileSystem& fs, const std::string& path);
 
-// Refuses what is not a whole model, and returns warnings about what may not be one. Unimplemented: an adapter; weights
-// with a params.json instead of a config.json. InvalidArgument, or NotFound if others are missing: a file that is one
-// of several. The errors of ReadConfigFile, if a folder was opened.
+// Refuses checkpoints that are not a whole model, and returns warnings about those that may not be. Unimplemented: an
+// adapter; weights with a params.json instead of a config.json. InvalidArgument, or NotFound if others are missing: a
+// file that is one of several. The errors of ReadConfigFile, if a folder was opened.
 absl::StatusOr<std::vector<std::string>> CheckWhole(const io::FileSystem& fs, const io::Checkpoint& checkpoint);
 
-// One warning for each list of layers ("model.layers.N") that has fewer than config.json says; nothing if that cannot
-// be told.
+// One warning for each list of layers ("model.layers.N") with fewer layers than config.json says; none if that cannot
+// be determined.
 std::vector<std::string> FindMissingLayers(const io::TensorSource& source, absl::string_view config_json);
 
 }  // namespace aqt::serving

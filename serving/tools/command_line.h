@@ -8,8 +8,8 @@
 
 namespace aqt::serving {
 
-// InvalidArgument, naming the flag, for an argument `--flag=` with nothing behind it: the parser would take the next
-// argument for its value. Arguments after `--` are not flags.
+// InvalidArgument, naming the flag, for an argument `--flag=` without a value: the parser would take the next argument
+// as its value. Arguments after `--` are not flags.
 absl::Status CheckFlagValues(const std::vector<std::string>& args);
 
 }  // namespace aqt::serving

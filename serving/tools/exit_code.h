@@ -1,7 +1,7 @@
 #ifndef AQT_SERVING_TOOLS_EXIT_CODE_H_
 #define AQT_SERVING_TOOLS_EXIT_CODE_H_
 
-// The exit codes of the `aqt` command, and which status ends in which (docs/converting.md).
+// The exit codes of the `aqt` command, and the statuses that they stand for (docs/converting.md).
 
 #include <atomic>
 
@@ -27,10 +27,9 @@ ExitCode ExitCodeOf(const absl::Status& status);
 // Cancelled if `cancelled` is not null and holds true.
 absl::Status CheckCancelled(const std::atomic<bool>* cancelled);
 
-// For errors of writing: turns DataLoss (a disk's EIO) into Unknown, so that it is not taken for a damaged input.
+// For errors of writing: turns DataLoss (a disk's EIO) into Unknown, so that it is not mistaken for a damaged input.
 absl::Status OutputError(const absl::Status& status);
-// For errors of reading the other files that the command line names (a configuration): turns every error into
-// InvalidArgument.
+// For errors of reading the other files on the command line (a configuration): turns every error into InvalidArgument.
 absl::Status UsageError(const absl::Status& status);
 
 }  // namespace aqt::serving

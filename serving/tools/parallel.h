@@ -1,7 +1,7 @@
 #ifndef AQT_SERVING_TOOLS_PARALLEL_H_
 #define AQT_SERVING_TOOLS_PARALLEL_H_
 
-// Independent tasks on several threads, within a budget of memory.
+// Independent tasks on several threads, within a memory budget.
 
 #include <cstdint>
 
@@ -20,9 +20,9 @@ struct ParallelOptions {
 };
 
 // Calls run(i) for i = 0 .. n-1, starting them in this order, and returns when all started calls are done. After a
-// failure no more are started. Returns the error of the smallest i that failed, which does not depend on the number of
-// threads if whether run(i) fails depends only on i. `memory(i)` is what run(i) needs, in bytes. ResourceExhausted if a
-// thread cannot be started or a task throws std::bad_alloc.
+// failure no more calls are started. Returns the error of the smallest i that failed. It does not depend on the number
+// of threads if the failure of run(i) depends only on i. `memory(i)` is the memory of run(i), in bytes.
+// ResourceExhausted if a thread cannot be started or a task throws std::bad_alloc.
 absl::Status ParallelRun(int64_t n, const ParallelOptions& options, absl::FunctionRef<int64_t(int64_t)> memory,
                          absl::FunctionRef<absl::Status(int64_t)> run);
 

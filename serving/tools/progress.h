@@ -1,7 +1,7 @@
 #ifndef AQT_SERVING_TOOLS_PROGRESS_H_
 #define AQT_SERVING_TOOLS_PROGRESS_H_
 
-// Shows on standard error how far a long run has come.
+// Shows the progress of a long run on standard error.
 
 #include <chrono>
 #include <cstdint>
@@ -25,7 +25,7 @@ class Progress {
  public:
   using Clock = std::function<std::chrono::steady_clock::time_point()>;
 
-  // Writes to `out`, which must outlive it. `total_bytes` is the whole work.
+  // Writes to `out`, which must outlive it. `total_bytes` is the total work.
   Progress(ProgressStyle style, int64_t total_bytes, std::ostream& out, Clock clock = std::chrono::steady_clock::now);
   ~Progress() { Finish(); }
   Progress(const Progress&) = delete;

@@ -36,7 +36,7 @@ std::string ReadText(const std::string& path);
 // Files and folders in `folder`, recursively, as relative paths; sorted.
 std::vector<std::string> ListTree(const std::string& folder);
 
-// Made-up weights: a bell shape, and a row of zeros (row 1, if there are three rows); equal for equal seeds.
+// Synthetic weights: a bell shape, and a row of zeros (row 1, if there are three rows); equal for equal seeds.
 Array MakeWeight(DType dtype, Shape shape, int seed);
 
 // A model with q_proj [48,64] and bias, up_proj [7,32], a norm, embedding and lm_head, of `dtype`; config.json,
@@ -46,7 +46,7 @@ void WriteSmallModel(const std::string& folder, DType dtype);
 // The same model in two files with an index.
 void WriteShardedModel(const std::string& folder, DType dtype);
 
-// The names of the tensors of two checkpoints that differ in anything, or are in only one of them.
+// The names of the tensors that differ between two checkpoints, or exist in only one of them.
 std::vector<std::string> DifferentTensors(const std::string& a, const std::string& b);
 
 }  // namespace aqt::serving

@@ -24,7 +24,7 @@ std::optional<int64_t> ParseBytes(absl::string_view text);
 class Table {
  public:
   explicit Table(std::vector<std::string> header) : rows_({std::move(header)}) {}
-  // As many cells as the header has.
+  // `row` has as many cells as the header.
   void Add(std::vector<std::string> row);
   void Print(std::ostream& out) const;
 
