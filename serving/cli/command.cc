@@ -165,7 +165,7 @@ absl::StatusOr<int64_t> MaxShardBytes(const Flags& flags) {
       absl::StrCat("--max-shard-size ", flags.max_shard_size, " is not a valid size; examples are 5GB, 500MB, 2GiB"));
 }
 
-// An empty value, such as that of a shell variable that is not set, must not turn a flag off.
+// An empty value, such as that of an unset shell variable, must not turn a flag off.
 absl::Status CheckNotEmpty(const CLI::App& command) {
   const auto is_empty = [](const std::string& value) { return value.empty(); };
   for (const CLI::Option* option : command.get_options()) {
@@ -179,7 +179,7 @@ absl::Status CheckNotEmpty(const CLI::App& command) {
   return absl::OkStatus();
 }
 
-// The recipe's text. That of --scheme-from has no place for some flags.
+// The recipe's text. The text of --scheme-from cannot express some flags.
 absl::StatusOr<std::string> ConfigText(const Recipe& recipe, const Flags& flags) {
   if (!recipe.like.has_value()) return recipe.Text();
   if (flags.rules.empty() && flags.non_finite.empty()) return absl::StrCat(recipe.Text(), "\n");
@@ -188,7 +188,7 @@ absl::StatusOr<std::string> ConfigText(const Recipe& recipe, const Flags& flags)
                                                  "; print it without that flag, and give the flag to convert"));
 }
 
-// Lines whose names neither move the cursor of a terminal nor end a drawing.
+// Lines in which names can neither move a terminal's cursor nor break its display.
 std::string PrintableText(absl::string_view text) {
   return absl::StrJoin(absl::StrSplit(text, '\n'), "\n",
                        [](std::string* out, absl::string_view line) { absl::StrAppend(out, io::PrintableLine(line)); });
@@ -297,7 +297,7 @@ absl::Status RunProgram(const Flags& flags, const io::FileSystem& fs, const Cons
   return absl::OkStatus();
 }
 
-// Since this program began. getrusage's ru_maxrss begins with that of the process that started it.
+// The peak since this program began. getrusage's ru_maxrss starts with that of the parent process.
 int64_t PeakResidentBytes() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
@@ -361,7 +361,7 @@ absl::Status SetThreshold(absl::string_view flag, const std::optional<double>& g
   return absl::OkStatus();
 }
 
-// Prints what it finds; kQuality if there is a problem.
+// Prints the results; kQuality if there is a problem.
 absl::StatusOr<ExitCode> RunVerify(const Flags& flags, const io::FileSystem& fs, const Console& console) {
   AQT_ASSIGN_OR_RETURN(const io::Checkpoint input,
                        OpenCheckpoint(flags.input, fs, console, {.leave_out = flags.output}));
@@ -499,7 +499,7 @@ CLI::App* AddProgram(CLI::App& app, Flags& flags) {
   return program;
 }
 
-// Says what is wrong with the command line.
+// Reports an error of the command line.
 void ReportParseError(const CLI::App& app, const std::vector<std::string>& args, const CLI::ParseError& e,
                       const Console& console) {
   const std::vector<const CLI::App*> commands = app.get_subcommands({});
@@ -527,7 +527,7 @@ ExitCode Run(const std::vector<std::string>& args, const io::FileSystem& fs, con
   const CLI::App* inspect = AddInspect(app, flags);
   const CLI::App* plan = AddPlan(app, flags);
   const CLI::App* convert = AddConvert(app, flags);
-  AddVerify(app, flags);  // what remains where no other is parsed
+  AddVerify(app, flags);  // the default if no other subcommand is parsed
   const CLI::App* explain = AddExplain(app, flags);
   const CLI::App* config = AddConfig(app, flags);
   const CLI::App* program = AddProgram(app, flags);

@@ -70,7 +70,7 @@ std::vector<std::string> PresetNames(absl::string_view kind) {
 
 namespace {
 
-// Whether the source is a preset; InvalidArgument if it is neither that nor a file.
+// Whether the source is a preset; InvalidArgument if it is neither a preset nor a file.
 absl::StatusOr<bool> IsPreset(const io::FileSystem& fs, absl::string_view kind, absl::string_view source) {
   const std::vector<std::string> presets = PresetNames(kind);
   if (std::find(presets.begin(), presets.end(), source) != presets.end()) return true;
@@ -105,7 +105,7 @@ absl::StatusOr<std::string> InjectionReport(const io::FileSystem& fs, absl::stri
     InjectReport report;
     const absl::Status injected = Inject(loaded, config, /*frozen=*/nullptr, &report).status();
     if (config.strict) *unmatched = report.unmatched;
-    // The report says which rules hit nothing; the caller, that this is an error.
+    // The report lists the rules without matches; the caller reports that this is an error.
     if (!injected.ok() && unmatched->empty()) return Annotate(injected, program_file);
     return report.ToString(config);
   }

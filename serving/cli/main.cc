@@ -26,14 +26,14 @@ void Interrupt(int) { interrupted.store(true, std::memory_order_relaxed); }
 void SetSignals() {
   struct sigaction action {};
   action.sa_handler = Interrupt;
-  action.sa_flags = SA_RESETHAND;  // the second one ends the process at once
+  action.sa_flags = SA_RESETHAND;  // a second signal ends the process at once
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGXCPU}) {
     struct sigaction inherited {};
     sigaction(signal, nullptr, &inherited);
-    // Ignored signals stay ignored: nohup, a script's jobs in the background.
+    // Ignored signals stay ignored, as with nohup and a script's background jobs.
     if (inherited.sa_handler != SIG_IGN) sigaction(signal, &action, nullptr);
   }
-  // When ignored, both become write errors: a pipe that nobody reads, and a file above the limit of `ulimit -f`.
+  // When ignored, both become write errors: a pipe without a reader, and a file above the limit of `ulimit -f`.
   signal(SIGPIPE, SIG_IGN);
   signal(SIGXFSZ, SIG_IGN);
 }
@@ -53,12 +53,12 @@ int main(int argc, char** argv) {
   }
   SetSignals();
 
-  // Blocks of a megabyte and more go back to the system when they are freed. By default the allocator raises this limit
-  // as it goes, and then every thread keeps the memory of the largest tensor it ever held: 0.7 GiB for tensors of 16
+  // Blocks of a megabyte and more are returned to the system when they are freed. By default the allocator raises this
+  // limit over time, and then every thread keeps the memory of its largest tensor so far: 0.7 GiB for tensors of 16
   // MiB.
   mallopt(M_MMAP_THRESHOLD, 1 << 20);
 
-  // `bazel run` starts programs elsewhere; paths are relative to the user's folder.
+  // `bazel run` starts programs in another folder; paths are relative to the user's folder.
   if (const char* folder = std::getenv("BUILD_WORKING_DIRECTORY"); folder != nullptr && chdir(folder) != 0) {
     std::perror(folder);
     return 4;

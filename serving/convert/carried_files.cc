@@ -24,8 +24,8 @@ namespace {
 
 constexpr int64_t kCompareBytes = 1 << 20;
 
-// The names that frameworks give a model's weights, which those in other formats beside it have. Others, such as a
-// vocoder.pth, may be a part of the model.
+// Whether this is a framework's usual name for a model's weights, as used by copies in other formats. Other files, such
+// as a vocoder.pth, may be a part of the model.
 bool IsForeignWeightFile(absl::string_view name) {
   const absl::string_view format = io::WeightFormatOfName(absl::StripSuffix(name, ".index.json"));
   if (format.empty()) return false;
@@ -41,7 +41,7 @@ bool HoldsWeights(absl::string_view name) {
   return absl::EndsWith(name, ".safetensors") || !io::WeightFormatOfName(name).empty();
 }
 
-// Leaves out the weights of an adapter without its configuration, and the other way round.
+// Removes the weights of an adapter without its configuration, and a configuration without its weights.
 void PairAdapters(CarriedFiles& files) {
   const auto is_config = [](const std::string& name) { return name == io::kAdapterConfigFile; };
   const auto is_weights = [](const std::string& name) { return io::IsAdapterWeights(name); };
@@ -57,7 +57,7 @@ void PairAdapters(CarriedFiles& files) {
   });
 }
 
-// InvalidArgument if the pattern matches a file that a conversion writes anew.
+// InvalidArgument if the pattern matches a file that a conversion rewrites.
 absl::Status CheckExcludable(const FileGlob& glob, const io::Checkpoint& input) {
   std::vector<std::string> needed = input.shard_names();
   if (input.has_index()) needed.push_back(input.index_name());

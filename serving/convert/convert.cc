@@ -80,7 +80,7 @@ class Buffers {
     return buffer;
   }
   void Give(std::vector<uint8_t> buffer) {
-    if (static_cast<int64_t>(buffer.capacity()) > kMaxBlock) return;  // of a large tensor: not worth keeping
+    if (static_cast<int64_t>(buffer.capacity()) > kMaxBlock) return;  // too large to keep
     const std::lock_guard<std::mutex> lock(mutex_);
     free_.push_back(std::move(buffer));
   }
@@ -98,7 +98,7 @@ absl::Status NonFiniteError(const TensorPlan& tensor, int64_t index) {
                    "]; repair it, or leave such weights in floating point with --non-finite keep"));
 }
 
-// What weights lose, found by several threads block by block.
+// The losses of weights, found by several threads block by block.
 class LossCollector {
  public:
   void Add(const Block& block, WeightLoss loss) {
@@ -205,7 +205,7 @@ class ShardWriter {
   LossCollector& losses_;
 };
 
-// The metadata of the input's files, and what made this one. The transformers library requires "format".
+// The metadata of the input's files, and how this one was made. The transformers library requires "format".
 io::Metadata OutputMetadata(const io::TensorSource& input, const Plan& plan, const Recipe& recipe,
                             const OutputPlace& place) {
   io::Metadata metadata;
@@ -253,7 +253,7 @@ absl::Status WriteShard(const io::FileSystem& fs, const io::TensorSource& input,
   return OutputError((*writer)->Finish());
 }
 
-// Writes config.json, the index and the files that are carried over.
+// Writes config.json, the index and the copied files.
 absl::Status WriteRest(const io::FileSystem& fs, const CarriedFiles& files, const Plan& plan,
                        const ConvertOptions& options, Output& output) {
   const auto write = [&](absl::string_view name, absl::string_view text) -> absl::Status {

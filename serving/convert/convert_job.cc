@@ -25,15 +25,15 @@ namespace {
 // Checks the place, locks it, and checks it again: another run may have ended in between.
 absl::StatusOr<OutputPlace> ClaimOutput(const io::FileSystem& fs, const io::Checkpoint& input, const ConvertJob& job,
                                         std::unique_ptr<io::FileLock>& lock) {
-  // Without --scheme-from: its content lives on in the output.
+  // Without --scheme-from: its content is also in the output.
   const std::vector<std::string> also_read = {job.recipe.config_file, job.calibration};
   AQT_ASSIGN_OR_RETURN(const OutputPlace place, CheckOutput(fs, input, job.output, job.force, also_read));
   AQT_ASSIGN_OR_RETURN(lock, LockOutput(fs, place));
   return CheckOutput(fs, input, job.output, job.force, also_read);
 }
 
-// Describes what earlier runs into the same output left. It is not removed: another machine may be writing it. Call
-// with the lock held, so that no other run on this machine is at work there.
+// Describes the leftovers of earlier runs into the same output. They are not removed: another machine may be writing
+// them. Call with the lock held, so that no other run on this machine is writing there.
 std::vector<std::string> DescribeLeftovers(const io::FileSystem& fs, const std::string& output) {
   std::vector<std::string> result;
   std::string target = output;
@@ -42,7 +42,7 @@ std::vector<std::string> DescribeLeftovers(const io::FileSystem& fs, const std::
     if (absl::StatusOr<std::string> real = fs.RealPath(target); real.ok()) target = *std::move(real);
   }
   const absl::StatusOr<std::vector<std::string>> paths = io::FindLeftovers(fs, target);
-  if (!paths.ok()) return result;  // the folder can be written but not read
+  if (!paths.ok()) return result;  // the folder is writable but not readable
   for (const std::string& path : *paths) {
     const bool temporary = absl::StrContains(io::BaseName(path), ".tmp-");
     result.push_back(absl::StrCat(io::PrintableLine(path),
@@ -52,7 +52,7 @@ std::vector<std::string> DescribeLeftovers(const io::FileSystem& fs, const std::
   return result;
 }
 
-// The files to carry over, none for an OUT that is a file; of an IN that is a file, only the config.json beside it.
+// The files to copy: none for an OUT that is a file; for an IN that is a file, only the config.json beside it.
 absl::StatusOr<CarriedFiles> FindFiles(const io::FileSystem& fs, const io::Checkpoint& input, const ConvertJob& job,
                                        const OutputPlace& place) {
   AQT_ASSIGN_OR_RETURN(CarriedFiles files, FilesToCarry(input, job.exclude));
@@ -89,7 +89,7 @@ PlanOptions MakePlanOptions(const io::Checkpoint& input, const ConvertJob& job, 
   options.single_file = place.is_file;
   options.max_shard_bytes = job.max_shard_bytes;
   options.keep_shards = input.is_sharded();
-  // A file by itself may have any name; a loader looks for model.safetensors.
+  // A single file may have any name; a loader looks for model.safetensors.
   if (!files.config_file.empty() || input.is_folder()) options.stem = input.stem();
   return options;
 }
@@ -158,7 +158,7 @@ absl::StatusOr<ConvertReport> RunConvertJob(const io::FileSystem& fs, const Conv
   std::unique_ptr<io::FileLock> lock;
   absl::StatusOr<ConvertReport> report = Run(fs, job, lock);
   if (lock == nullptr || !absl::IsResourceExhausted(report.status())) return report;
-  // The leftovers may be what fills the disk.
+  // The leftovers may be filling the disk.
   const std::vector<std::string> leftovers = DescribeLeftovers(fs, job.output);
   if (leftovers.empty()) return report;
   return absl::ResourceExhaustedError(absl::StrCat(report.status().message(), "; ", absl::StrJoin(leftovers, "; ")));

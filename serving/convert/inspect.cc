@@ -39,7 +39,7 @@ absl::StatusOr<std::optional<TensorStats>> ComputeStats(const io::TensorSource& 
     bytes.resize(size * SizeOf(*dtype));
     values.resize(size);
     AQT_RETURN_IF_ERROR(source.Read(tensor, begin * SizeOf(*dtype), absl::MakeSpan(bytes)));
-    if (*dtype == DType::kBool) {  // a byte other than 0 and 1 would not be a bool in memory
+    if (*dtype == DType::kBool) {  // a byte other than 0 and 1 would not be a valid bool in memory
       std::transform(bytes.begin(), bytes.end(), values.begin(), [](uint8_t b) { return b != 0 ? 1.0 : 0.0; });
     } else {
       AQT_RETURN_IF_ERROR(CastArray(ArrayRef(*dtype, {size}, bytes.data()), MutableArrayRef(values.data(), {size})));

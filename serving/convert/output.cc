@@ -17,7 +17,7 @@ namespace {
 
 constexpr char kFileSuffix[] = ".safetensors";
 
-// Whether a conversion wrote it, according to its metadata.
+// Whether a conversion wrote the file, according to its metadata.
 bool IsConversion(const io::FileSystem& fs, absl::string_view path) {
   const absl::StatusOr<io::Checkpoint> checkpoint = io::Checkpoint::Open(fs, path);
   if (!checkpoint.ok()) return false;
@@ -27,7 +27,7 @@ bool IsConversion(const io::FileSystem& fs, absl::string_view path) {
   return false;
 }
 
-// A folder that --force may replace: an earlier conversion, or another model by the usual names.
+// Whether --force may replace the folder: an earlier conversion, or another model with the usual names.
 absl::StatusOr<bool> HoldsCheckpoint(const io::FileSystem& fs, absl::string_view folder) {
   for (absl::string_view name : {absl::string_view(io::kModelFile), absl::string_view(io::kIndexFile)}) {
     AQT_ASSIGN_OR_RETURN(const bool exists, io::Exists(fs, io::JoinPath(folder, name)));
@@ -39,11 +39,11 @@ absl::StatusOr<bool> HoldsCheckpoint(const io::FileSystem& fs, absl::string_view
 // Compares files that must survive the run with the output's place.
 class Collision {
  public:
-  // `out` is what is at the output's place.
+  // `out` describes the existing file or folder.
   Collision(const io::FileSystem& fs, absl::string_view path, const io::FileInfo& out)
       : fs_(fs), path_(path), out_(out) {}
 
-  // InvalidArgument if the output is `file`, or a folder that contains it. `what` names it: "the input's file".
+  // InvalidArgument if the output is `file`, or a folder that contains it. `what` describes it: "the input's file".
   absl::Status Check(const std::string& file, absl::string_view what) {
     const absl::StatusOr<io::FileInfo> info = fs_.Stat(file);
     if (absl::IsNotFound(info.status())) return absl::OkStatus();
@@ -100,7 +100,7 @@ absl::StatusOr<bool> IsInside(const io::FileSystem& fs, const std::string& inner
   return absl::StartsWith(inner, real == "/" ? real : absl::StrCat(real, "/"));
 }
 
-// OK if --force may replace what is there.
+// OK if --force may replace the existing file or folder.
 absl::Status CheckReplaceable(const io::FileSystem& fs, const io::Checkpoint& input, const OutputPlace& place,
                               bool is_link) {
   if (input.is_folder()) {
@@ -179,7 +179,7 @@ absl::StatusOr<OutputPlace> CheckOutput(const io::FileSystem& fs, const io::Chec
   }
   if (!place.is_file) {
     AQT_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(place.target));
-    if (names.empty()) return place;  // an empty folder counts as nothing
+    if (names.empty()) return place;  // an empty folder counts as absent
   }
   if (!force) return absl::AlreadyExistsError(absl::StrCat("the output ", place.path, " exists; --force replaces it"));
   AQT_RETURN_IF_ERROR(CheckReplaceable(fs, input, place, link->kind == io::FileKind::kLink));
@@ -189,7 +189,7 @@ absl::StatusOr<OutputPlace> CheckOutput(const io::FileSystem& fs, const io::Chec
 
 absl::StatusOr<std::unique_ptr<io::FileLock>> LockOutput(const io::FileSystem& fs, const OutputPlace& place) {
   const absl::string_view folder = io::FolderOf(place.target);
-  // Cut to fit file systems that allow 255 bytes.
+  // Truncated for file systems that allow 255 bytes.
   const absl::string_view base = io::BaseName(place.target).substr(0, 200);
   absl::StatusOr<std::unique_ptr<io::FileLock>> lock =
       fs.Lock(io::JoinPath(folder, absl::StrCat(".", base, ".aqt-lock")));

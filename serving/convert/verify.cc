@@ -28,14 +28,14 @@
 namespace aqt::serving {
 namespace {
 
-constexpr double kExact = std::numeric_limits<double>::infinity();  // the SNR of what is stored exactly
+constexpr double kExact = std::numeric_limits<double>::infinity();  // the SNR of exactly stored values
 constexpr int64_t kMemoryBudget = 64 << 20;
 constexpr int64_t kCompareBytes = 1 << 20;
 
-// What the figures of a weight or a part of it are made of.
+// The sums from which the figures of a weight or of a part of it are computed.
 struct Sums {
   double ww = 0, dd = 0, wd = 0, ee = 0;
-  int64_t values = 0, kept = 0;  // values that are not 0, and what is stored for them
+  int64_t values = 0, kept = 0;  // nonzero values, and those whose stored values are also nonzero
 
   void Add(double x, double y) {
     const double error = x - y;
@@ -83,7 +83,7 @@ WeightQuality Compare(const Array& original, const DecodedWeight& decoded, const
   const int64_t rows = original.shape()[0], columns = original.shape()[1];
   const compressed_tensors::Units units = UnitsOf(scheme.weights, original.shape());
   const compressed_tensors::ValueRange range = compressed_tensors::RangeOf(scheme.weights);
-  const float smallest = scheme.weights.symmetric ? -range.max : range.min;  // what is below counts as an end, too
+  const float smallest = scheme.weights.symmetric ? -range.max : range.min;  // lower values also count as an end
   WeightQuality quality;
   if (scheme.weights.strategy == WeightStrategy::kGroup || scheme.weights.strategy == WeightStrategy::kBlock) {
     quality.groups.emplace();
@@ -126,7 +126,7 @@ WeightQuality Compare(const Array& original, const DecodedWeight& decoded, const
   return quality;
 }
 
-// What differs; an empty string if the two are equal.
+// The difference; an empty string if the two are equal.
 absl::StatusOr<std::string> CompareBytes(const io::TensorSource& input, const io::TensorInfo& a,
                                          const io::TensorSource& output, const io::TensorInfo* b,
                                          const std::atomic<bool>* cancelled) {
@@ -186,7 +186,7 @@ std::string GroupName(const WeightQuality& quality, int64_t group) {
                       UnitName(quality.scheme.weights, quality.shape, group));
 }
 
-// Why a weight is not good enough.
+// Adds the reasons why a weight fails.
 void AddProblems(const WeightQuality& quality, const VerifyOptions& options, std::vector<std::string>& problems) {
   const std::string name = io::Printable(quality.name);
   if (!std::isfinite(quality.max_abs_error)) {
@@ -211,7 +211,7 @@ void AddProblems(const WeightQuality& quality, const VerifyOptions& options, std
   }
 }
 
-// Parts that became zero, which no threshold may have named.
+// Warns of parts that became zero, which no threshold may have caught.
 void AddWarnings(const WeightQuality& quality, std::vector<std::string>& warnings) {
   const auto add = [&](const PartsQuality& parts, absl::string_view what, const auto& name_of) {
     const std::string of = absl::StrCat(" of ", parts.count, " ", what);
@@ -231,7 +231,7 @@ void AddWarnings(const WeightQuality& quality, std::vector<std::string>& warning
   }
 }
 
-// Over the weights with a finite SNR: those that are stored exactly, or cannot be compared, have none.
+// Over the weights with a finite SNR. Weights that are stored exactly, or cannot be compared, have none.
 struct SnrSummary {
   int finite = 0;
   int exact = 0;
@@ -251,7 +251,7 @@ SnrSummary Summarize(const VerifyReport& report) {
   return summary;
 }
 
-// "0.00, row 5", with `unit` after the number. Where all rows are exact there is no worst one.
+// "0.00, row 5", with `unit` after the number. If all rows are exact, there is no worst row.
 std::string WorstRow(const WeightQuality& w, absl::string_view unit = "") {
   const std::string snr = Decibels(w.rows.worst_snr_db);
   return snr == "exact" ? snr : absl::StrCat(snr, unit, ", row ", w.rows.worst);
@@ -300,7 +300,8 @@ absl::StatusOr<VerifyReport> Verify(const io::FileSystem& fs, const io::TensorSo
   }
   AQT_RETURN_IF_ERROR(ParallelRun(
       static_cast<int64_t>(tensors.size()), {.threads = options.jobs, .memory_budget = kMemoryBudget},
-      // A weight is held as the original and dequantized, each also as f32, and as stored, unpacked and in f32.
+      // The memory of a weight: the original and the dequantized one, each also as f32, and the stored one, unpacked
+      // and in f32.
       [&](int64_t i) {
         return findings[i].scheme.has_value() ? 22 * tensors[i].shape.num_elements() : 2 * kCompareBytes;
       },
@@ -333,7 +334,7 @@ absl::StatusOr<VerifyReport> Verify(const io::FileSystem& fs, const io::TensorSo
   }
   if (report.weights.empty())
     report.problems.push_back("no weight is quantized, though there is a quantization_config");
-  const auto rank = [](const WeightQuality& w) {  // NaN is not less than anything, and goes first
+  const auto rank = [](const WeightQuality& w) {  // NaN is not less than any number, and goes first
     return std::isnan(w.snr_db) ? std::pair(0, 0.0) : std::pair(1, w.snr_db);
   };
   std::stable_sort(report.weights.begin(), report.weights.end(),

@@ -25,9 +25,9 @@ namespace {
 namespace ct = compressed_tensors;
 
 constexpr size_t kExamples = 3;
-// Values at the beginning of a unit that are looked at in every unit.
+// The number of values at the start of a unit that are always examined.
 constexpr int kGlance = 8;
-// Of so many values that are not 0, one may be left for the unit to have lost the others to outliers.
+// For every so many nonzero values, one may remain for the unit to count as having lost the others to outliers.
 constexpr int64_t kValuesPerOutlier = 256;
 
 int64_t MaxOutliers(int64_t values) { return std::max<int64_t>(1, values / kValuesPerOutlier); }
@@ -60,21 +60,21 @@ float FloatOf(typename Floats<T>::Bits bits) {
   return ConvertElement<float>(std::bit_cast<T>(bits));
 }
 
-// The largest magnitude that a value may be multiplied by a scale with.
+// The largest magnitude by which a scale may be multiplied.
 float LargestFactor(const WeightScheme& weights) {
   const ct::ValueRange range = ct::RangeOf(weights);
   return weights.symmetric ? std::max(-range.min, range.max) : range.max - range.min;
 }
 
-// How many times a scale is halved to get the magnitude above which a value is large; see Finder::LargeAbove.
+// The number of times a scale is halved to get the magnitude above which a value is large; see Finder::LargeAbove.
 int StepsBelowScale(const WeightScheme& weights) {
   if (weights.type == ValueType::kFloat || weights.num_bits >= 4) return weights.symmetric ? 1 : 0;
   const int steps = weights.num_bits == 2 ? 3 : 2;
   return weights.symmetric ? steps : steps - 2;
 }
 
-// Whether `is_one` of one of the n words at `data`. Blocks have one length and no branch per word, so that the compiler
-// vectorizes.
+// Whether the predicate `is_one` holds for one of the n words at `data`. Blocks have one length and no branch per word,
+// so that the compiler vectorizes.
 template <class Word, class IsOne>
 bool AnyWord(const Word* data, int64_t n, IsOne is_one) {
   constexpr int64_t kBlock = 16;
@@ -86,8 +86,8 @@ bool AnyWord(const Word* data, int64_t n, IsOne is_one) {
   return std::any_of(data, data + n, is_one);
 }
 
-// Small groups as they are stored, of two words or more. Where no word is made of zeros (or with zero points, of equal
-// values), each group has two values that are not 0. They are read faster than the weight.
+// Small stored groups, of two words or more. If no word consists of zeros (or with zero points, of equal values), each
+// group has two nonzero values. Stored groups are faster to read than the weight.
 class StoredGroups {
  public:
   StoredGroups(const std::vector<StoredRows>& stored, const WeightScheme& weights) {
@@ -124,7 +124,7 @@ class StoredGroups {
     return AnyWord(words, n, [bits = bits_](Word word) { return word == std::rotl(word, bits); });
   }
 
-  const Array* rows_ = nullptr;  // null if they are not laid out so
+  const Array* rows_ = nullptr;  // null unless they have this layout
   int bits_ = 0;
   bool symmetric_ = false;
   uint64_t zeros_ = 0;  // a word of zeros, if it is symmetric
@@ -175,7 +175,7 @@ class Finder {
 
   bool IsOrdinary(Bits scale) const { return scale >= kSmallestNormal && scale <= largest_scale_; }
 
-  // Of a row of units, from `unit` on. Blocks have one length, as in AnyEqual.
+  // For a row of units, starting at `unit`. Blocks have one length, as in AnyWord.
   bool ScalesAreOrdinary(int64_t unit) const {
     constexpr int64_t kBlock = 16;
     const Bits* scale = scales_ + unit;
@@ -190,15 +190,15 @@ class Finder {
     return std::all_of(scale, scale + n, [this](Bits s) { return IsOrdinary(s); });
   }
 
-  // Two values of larger magnitude show that nothing but rounding happens to a unit. It is a little more than half the
-  // scale, which does not become 0; with a zero point, in whose sum with the quotient digits are lost, the scale; and
-  // with 2 or 3 bits, where half the scale is not small beside the largest value, less.
+  // A magnitude such that a unit with two larger values loses nothing beyond rounding. It is slightly more than half
+  // the scale, which does not become 0. With a zero point, whose addition loses digits of the quotient, it is the
+  // scale. With 2 or 3 bits, where half the scale is not small beside the largest value, it is less.
   Bits LargeAbove(Bits scale) const {
     const Bits steps = static_cast<Bits>(steps_ * kSmallestNormal);
     return static_cast<Bits>((scale > steps + kSmallestNormal ? scale - steps : scale >> steps_) + 2);
   }
 
-  // Of the n values of a unit's row, looks at the first few; false if these do not show it.
+  // Examines the first few of the n values of a unit's row; false if they do not prove it.
   static bool HasTwoLarge(const Bits* x, int64_t n, Bits above) {
     if (n < kGlance) return std::count_if(x, x + n, [above](Bits v) { return (v & kMagnitude) > above; }) >= 2;
     // Several values in a word: adding sets the sign of those that are above. One in each half makes two.
@@ -251,7 +251,7 @@ class Finder {
     return absl::OkStatus();
   }
 
-  // The units that begin at `row`, and more if the rules need more rows. What is stored may be laid out in bits.
+  // Quantizes the units that begin at `row`, and more if the rules need more rows. The stored weight may be packed.
   absl::Status Quantize(int64_t row) {
     const int64_t num_rows = rows_.shape[0], columns = rows_.shape[1];
     const int64_t end = std::min(num_rows, row + std::max(units_.rows, MinRows(rules_)));
@@ -266,7 +266,7 @@ class Finder {
     return absl::OkStatus();
   }
 
-  // What is stored for a value, without the zero point.
+  // The stored value, without the zero point.
   float Stored(int64_t row, int64_t column) const {
     const float q = q_.View<float>()[(row - slice_begin_) * rows_.shape[1] + column];
     if (!slice_->zero_point.has_value()) return q;
@@ -323,7 +323,7 @@ class Finder {
   Bits largest_scale_;  // no product with a smaller one overflows
   int steps_;
   WeightLoss loss_;
-  // Some rows quantized by themselves, from slice_begin_ on; set by Quantize.
+  // Some rows quantized separately, starting at slice_begin_; set by Quantize.
   std::optional<QuantizedWeight> slice_;
   int64_t slice_begin_ = 0;
   Array products_, q_;
@@ -335,7 +335,7 @@ std::string At(const WeightLoss::Example& e) {
   return absl::StrCat(Number(e.value), " at [", e.row, ",", e.column, "]");
 }
 
-// ", ..." if there are more than the first.
+// ", ..." if there are more units than the listed ones.
 std::string AndMore(const WeightLoss::Units& units) {
   return units.count > static_cast<int64_t>(units.first.size()) ? ", ..." : "";
 }

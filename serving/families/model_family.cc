@@ -42,7 +42,7 @@ std::string Plain(absl::string_view name) {
   return plain;
 }
 
-// "Qwen2" for "Qwen2ForCausalLM": what transformers puts before the task.
+// "Qwen2" for "Qwen2ForCausalLM": the part that transformers puts before the task.
 absl::string_view WithoutTask(absl::string_view architecture) {
   if (const size_t task = architecture.find("For"); task != absl::string_view::npos && task > 0) {
     return architecture.substr(0, task);
@@ -62,7 +62,7 @@ bool HasArchitecture(const ModelFamily& family, const std::string& architecture)
   return absl::c_linear_search(family.architectures, architecture) || HasType(family, Plain(WithoutTask(architecture)));
 }
 
-// Whether the family is of the model as a whole: by its outermost type, or by its class.
+// Whether the family describes the model as a whole: by its outermost type, or by its class.
 bool IsOfModel(const ModelFamily& family, const ModelFacts& facts) {
   if (!facts.model_types.empty() && HasType(family, Plain(facts.model_types.front()))) return true;
   return std::any_of(facts.architectures.begin(), facts.architectures.end(),
@@ -138,7 +138,7 @@ absl::StatusOr<ModelFamily> ReadModelFamily(const config::ModelFamily& message, 
 }
 
 const std::vector<ModelFamily>& BuiltInFamilies() {
-  // Not checked: a test does it, and compiling each pattern would take milliseconds at every start.
+  // Not validated here: a test does so, and compiling each pattern would take milliseconds at every start.
   static const auto* const families = new std::vector<ModelFamily>([] {
     config::ModelFamilies message;
     AQT_CHECK(google::protobuf::TextFormat::ParseFromString(ModelFamiliesText()[0].text, &message));

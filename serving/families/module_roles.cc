@@ -20,7 +20,7 @@ re2::StringPiece Piece(absl::string_view s) { return re2::StringPiece(s.data(), 
 RE2::Options Options() {
   RE2::Options options(RE2::Quiet);
   options.set_case_sensitive(false);
-  options.set_max_mem(int64_t{256} << 20);  // for patterns that are valid one by one
+  options.set_max_mem(int64_t{256} << 20);  // for patterns that are valid individually
   return options;
 }
 
@@ -28,7 +28,7 @@ std::string AnyOf(const std::vector<std::string>& patterns) {
   return absl::StrCat("(?:", absl::StrJoin(patterns, "|"), ")");
 }
 
-// Of a role that the family tells.
+// The reason for a role that the family determines.
 std::string WhyOf(const ModelFamily& family) {
   return family.for_every_model() ? "" : absl::StrCat("model family ", family.name);
 }
@@ -47,7 +47,7 @@ class ModuleRoles::Names {
 
   const std::string& why() const { return why_; }
 
-  // The first role with a pattern that matches all of the name behind one of its dots.
+  // The first role with a pattern that matches the full name, or all of it after one of its dots.
   std::optional<Role> Find(absl::string_view name) const {
     if (groups_.empty() || !RE2::FullMatch(Piece(name), pattern_)) return std::nullopt;
     std::vector<re2::StringPiece> found(static_cast<size_t>(pattern_.NumberOfCapturingGroups()) + 1);
@@ -73,7 +73,7 @@ class ModuleRoles::Names {
   std::vector<std::pair<Role, int>> groups_;
 };
 
-// The names of towers of one family, of which a part of a path must be one.
+// The names of towers in one family; a part of a path must be one of them.
 struct ModuleRoles::Towers {
   explicit Towers(const ModelFamily& family) : why(WhyOf(family)), pattern(AnyOf(family.towers), Options()) {}
   std::string why;
@@ -92,7 +92,7 @@ ModuleRoles& ModuleRoles::operator=(ModuleRoles&&) = default;
 ModuleRoles::~ModuleRoles() = default;
 
 std::shared_ptr<const ModuleRoles::Names> ModuleRoles::NamesOf(const ModelFamily& family) {
-  // The largest family is a part of every model; it is compiled once.
+  // The largest family applies to every model; it is compiled once.
   static const auto* const every_model = new std::pair<const ModelFamily*, std::shared_ptr<const Names>>([] {
     const ModelFamily& last = BuiltInFamilies().back();
     return std::pair(&last, std::make_shared<const Names>(last));
@@ -168,7 +168,7 @@ absl::string_view ModuleRoles::AskedName(absl::string_view stored) const {
 
 std::vector<std::string> ModuleRoles::HeadsWithoutWeight(bool tied) const {
   std::vector<std::string> heads = evidence_.heads_without_weight();
-  // Some configurations say nothing, or the wrong thing; the table knows the classes that do not store their head.
+  // Some configurations have no value, or a wrong one. The table has the classes that do not store their head.
   if (tied || expects_head_) heads.insert(heads.end(), tied_heads_.begin(), tied_heads_.end());
   return heads;
 }

@@ -43,7 +43,7 @@ bool IsTokenEmbedding(absl::string_view module) {
   return absl::c_linear_search(kTokenEmbeddings, LastPartOf(WithoutTrailingNumbers(module)));
 }
 
-// Numbers at the end of a name do not count.
+// Ignores numbers at the end of a name.
 bool IsInLayer(absl::string_view module) {
   const absl::string_view name = WithoutTrailingNumbers(module);
   return BeforeFirstNumber(name) != name;
@@ -55,7 +55,7 @@ std::string LayerOf(absl::string_view without_numbers) {
   return number == std::string::npos ? "" : std::string(without_numbers.substr(0, number + 1));
 }
 
-// What the shapes say of the order of one weight.
+// The evidence of shapes for the order of one weight.
 struct Order {
   bool shown = false, transposed = false;
   std::string why = "";
@@ -78,7 +78,7 @@ Order OrderByFusedQkv(const Weight& weight) {
   return {.shown = true, .transposed = true, .why = absl::StrCat("q, k and v lie in its ", weight.columns, " columns")};
 }
 
-// The order of MLPs, which lead from the hidden size to another one and back: shown by both weights together.
+// The order of MLPs, which lead from the hidden size to another one and back: evidence from both weights together.
 class MlpOrder {
  public:
   MlpOrder(const io::TensorSource& source, std::optional<int64_t> hidden) : hidden_(hidden) {
@@ -116,7 +116,7 @@ class MlpOrder {
   absl::flat_hash_map<absl::string_view, Mlp> mlps_;
 };
 
-// The columns of the token embeddings, if they agree. config.json is not asked: a part of the model may have its own.
+// The columns of the token embeddings, if they agree. config.json is not used: a part of the model may have its own.
 std::optional<int64_t> HiddenSize(const io::TensorSource& source) {
   std::vector<int64_t> sizes;
   ForEachWeight(source, [&](const Weight& weight) {
@@ -146,11 +146,11 @@ void ShapeEvidence::FindVocabulary(const io::TensorSource& source, const ModelFa
     hidden.insert(weight.columns);
     has_token_embedding_ = true;
   });
-  for (const int64_t size : hidden) vocab_sizes_.erase(size);  // as many rows would show nothing
+  for (const int64_t size : hidden) vocab_sizes_.erase(size);  // this number of rows would prove nothing
 }
 
 void ShapeEvidence::FindHeadsWithoutWeight(const io::TensorSource& source) {
-  // By module: whether there are other modules in it.
+  // For each module, whether it contains other modules.
   std::vector<absl::string_view> heads;
   absl::flat_hash_map<absl::string_view, bool> is_parent;
   for (const io::TensorInfo& tensor : source.tensors()) {
@@ -162,7 +162,7 @@ void ShapeEvidence::FindHeadsWithoutWeight(const io::TensorSource& source) {
   }
   if (heads.empty()) return;
   for (const io::TensorInfo& tensor : source.tensors()) {
-    // From the grandparent on: the parent of a tensor is its own module.
+    // Starts at the grandparent: the parent of a tensor is its own module.
     for (absl::string_view path = ParentOf(ParentOf(tensor.name)); !path.empty(); path = ParentOf(path)) {
       if (const auto it = is_parent.find(path); it != is_parent.end()) it->second = true;
     }
@@ -213,7 +213,7 @@ void ShapeEvidence::FindTransposed(const io::TensorSource& source) {
     }
   });
   for (auto& [name, why] : transposed) {
-    if (in_order_.contains(name)) continue;  // it shows both: no evidence
+    if (in_order_.contains(name)) continue;  // evidence for both orders: none
     const std::string neighbour = absl::StrCat("its neighbour ", LastPartOf(name), " does");
     for (const std::string& neighbourhood : {std::string(ParentOf(name)), LayerOf(name)}) {
       if (!neighbourhoods_in_order.contains(neighbourhood)) {

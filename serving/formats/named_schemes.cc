@@ -18,7 +18,7 @@ constexpr char kIntegers[] =
 constexpr char kFloats[] = "FP8, FP8_DYNAMIC, FP8_BLOCK";
 constexpr int64_t kGroupSize = 128;
 
-// Weights of integers in groups of 128, by bits of weights and activations (16: floating point).
+// Integer weights in groups of 128, by the bits of weights and activations (16: floating point).
 struct Grouped {
   absl::string_view name;
   int weight_bits;
@@ -30,7 +30,7 @@ constexpr Grouped kGrouped[] = {
     {"W6A16", 6, 16}, {"W7A8", 7, 8}, {"W7A16", 7, 16}, {"W8A16", 8, 16},
 };
 
-// Those that need numbers or pairs of types which no layout here holds.
+// Presets whose numbers or pairs of types no layout here supports.
 constexpr absl::string_view kNotSupported[] = {"W4AFP8",    "NVFP4A16", "NVFP4",   "MXFP4A16", "MXFP4",
                                                "MXFP4XFP8", "MXFP6A16", "MXFP6A8", "MXFP8A16", "MXFP8"};
 

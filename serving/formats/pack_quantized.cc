@@ -12,7 +12,7 @@ namespace {
 namespace ct = compressed_tensors;
 
 constexpr char kWeightShape[] = ".weight_shape";
-// Rows of the weight whose zero points begin a word, for any number of bits.
+// The number of rows after which zero points begin a new word, for any number of bits.
 constexpr int64_t kZeroPointRows = 32;
 
 int64_t WordsFor(int64_t values, int num_bits) { return (values * num_bits + 31) / 32; }

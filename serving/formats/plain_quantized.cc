@@ -29,8 +29,8 @@ absl::Status CheckFloats(const Array& q) {
 
 class PlainQuantized final : public WeightFormat {
  public:
-  // Holds values of `type`, or if null of each type. It can be a default only with quantized activations, if
-  // `default_needs_activations`.
+  // Holds values of `type`, or of each type if null. If `default_needs_activations`, it is a default only with
+  // quantized activations.
   PlainQuantized(absl::string_view name, std::optional<ValueType> type, bool default_needs_activations)
       : name_(name), type_(type), default_needs_activations_(default_needs_activations) {}
 

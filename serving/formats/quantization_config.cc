@@ -115,7 +115,7 @@ absl::StatusOr<std::vector<std::string>> Texts(absl::string_view where, const Js
   return AsTexts(Path(where, key), At(object, key));
 }
 
-// What weights and activations have in common.
+// Fields shared by weights and activations.
 struct Args {
   ValueType type = ValueType::kInt;
   int num_bits = 8;
@@ -304,7 +304,7 @@ absl::StatusOr<ConfigGroup> ParseGroup(const std::string& name, const Json& json
     format = top_format;
     format_path = "format";
   }
-  // First: the other fields of a layout that is not known would only confuse.
+  // Parsed first: errors about the other fields of an unknown layout would only confuse.
   AQT_ASSIGN_OR_RETURN(group.scheme.format, ParseFormat(format_path, format));
   const Json& weights = At(json, "weights");
   if (weights.is_null()) return NotSupported(Path(where, "weights"), weights, "a group must quantize weights");
@@ -322,7 +322,7 @@ absl::StatusOr<ConfigGroup> ParseGroup(const std::string& name, const Json& json
   return group;
 }
 
-// A regular expression that matches `name` only, for RE2 and Python.
+// A regular expression that matches only `name`, for RE2 and Python.
 std::string Quoted(const std::string& name) {
   std::string out;
   for (const char c : name) {
@@ -332,9 +332,9 @@ std::string Quoted(const std::string& name) {
   return out;
 }
 
-// An entry of the `modules_to_not_convert` or `ignored_layers` of "fp8", which leaves out the modules below it, too.
-// One within a layer ("model.layers.3.mlp.gate") is taken for a module's whole name, and any other ("visual",
-// "mlp.gate") for a part of it.
+// An entry of the `modules_to_not_convert` or `ignored_layers` of "fp8", which also excludes the modules below it. An
+// entry within a layer ("model.layers.3.mlp.gate") is read as a module's full name, and any other ("visual",
+// "mlp.gate") as a part of it.
 std::string IgnoreEntryOf(const std::string& name) {
   const std::vector<std::string> parts = absl::StrSplit(name, '.');
   const auto is_number = [](const std::string& part) {
@@ -385,7 +385,7 @@ absl::StatusOr<QuantizationConfig> ParseFp8(const Json& json) {
   return config;
 }
 
-// Refuses parts of the configuration that would change what is stored or computed.
+// Refuses parts of the configuration that would change stored or computed values.
 absl::Status CheckRest(const Json& json) {
   const Json& method = At(json, "quant_method");
   if (!method.is_null() && method != "compressed-tensors" && method != "fp8") {
@@ -546,7 +546,7 @@ absl::StatusOr<std::string> SetQuantizationConfig(absl::string_view config_json,
     return absl::StrCat(text.substr(0, member.begin), value, text.substr(member.end));
   }
   const size_t end = object.members.empty() ? text.find('{') + 1 : object.members.back().end;
-  absl::string_view rest = text.substr(end);  // space and the closing brace
+  absl::string_view rest = text.substr(end);  // white space and the closing brace
   std::string out = absl::StrCat(text.substr(0, end), object.members.empty() ? "\n" : ",\n", indent, "\"",
                                  kQuantizationConfigKey, "\": ", value, rest[0] == '}' ? "\n" : "", rest);
   if (out.back() != '\n') out += '\n';

@@ -24,13 +24,13 @@ bool IsStorageType(io::FileDType dtype) {
   }
 }
 
-// How a method names its tensors. The first entry that fits decides. One name alone shows little: models in floating
-// point have such names by chance.
+// How a method names its tensors. The first matching entry decides. A single name is weak evidence: some models in
+// floating point have such names.
 struct TensorNaming {
   absl::string_view suffix;
   const char* method;
   bool storage = false;           // only tensors of a storage type
-  absl::string_view beside = "";  // only beside a tensor of a storage type with this suffix instead
+  absl::string_view beside = "";  // only next to a tensor of a storage type with this suffix instead
 };
 constexpr TensorNaming kNamings[] = {
     {".g_idx", "GPTQ", true, ".qweight"},

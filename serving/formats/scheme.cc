@@ -56,7 +56,7 @@ std::string DivisorsNear(int64_t n, int64_t wanted) {
   return absl::StrCat("a group size of ", absl::StrJoin(divisors, ", "), ", ");
 }
 
-// OK when groups of that size fill a row of the weight, [o, columns].
+// OK if groups of that size fill a row of the weight, [o, columns].
 absl::Status CheckGroups(absl::string_view of, int64_t group_size, int64_t columns, absl::string_view otherwise) {
   if (columns % group_size == 0) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(of, "group size ", group_size,

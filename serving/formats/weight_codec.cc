@@ -89,7 +89,7 @@ absl::StatusOr<QuantizedWeight> QuantizeRows(const ArrayRef& rows, const Scheme&
 }
 
 absl::StatusOr<EncodedInput> EncodeInputRange(const InputScheme& scheme, float min, float max, DType dtype) {
-  // The range of a tensor of these two values is the range itself.
+  // The range of a tensor with these two values is the range itself.
   const Array range = Cast(Array::Of<float>({min, max}, {1, 2}), dtype);
   WeightScheme as_weight;
   as_weight.type = scheme.type;
@@ -120,7 +120,7 @@ absl::StatusOr<DecodedWeight> DecodeWeight(const io::TensorSource& source, absl:
   ct::Options options;
   options.executor = executor;
   absl::StatusOr<Array> dequantized = ct::DequantizeWeight(*weight, scheme.weights, options);
-  if (!dequantized.ok()) {  // shapes have been checked: any other error is the file's fault
+  if (!dequantized.ok()) {  // shapes have been checked: any other error comes from the file
     return absl::DataLossError(absl::StrCat(io::Printable(module), ": ", dequantized.status().message()));
   }
   return DecodedWeight{std::move(weight->q), std::move(weight->scale), *std::move(dequantized)};

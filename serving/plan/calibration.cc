@@ -30,7 +30,7 @@ absl::StatusOr<float> ReadOne(const io::TensorSource& source, const std::string&
   return value;
 }
 
-// The first few names, and how many more there are.
+// The first few names, and the number of the others.
 std::string ListSome(const std::vector<std::string>& names) {
   constexpr size_t kShown = 5;
   const auto end = names.begin() + std::min(kShown, names.size());

@@ -37,7 +37,7 @@ ValueType ReadType(config::NumberType type) {
   return type == config::NUMBER_TYPE_FLOAT ? ValueType::kFloat : ValueType::kInt;
 }
 
-// What follows checks the number against the scheme.
+// Only avoids overflow; later checks compare the number with the scheme.
 template <class Message>
 absl::StatusOr<int> ReadBits(const Message& message, const Place& place) {
   constexpr uint32_t kMost = 1000;
@@ -188,7 +188,7 @@ std::string TextWith(const ConvertConfig& config, WeightRules weight_rules, bool
   if (config.weight_rules == weight_rules && config.keep_non_finite == keep_non_finite) return config.text;
   config::Convert message;
   google::protobuf::TextFormat::ParseInfoTree tree;
-  // It is the text of a message.
+  // This is the text of a message, so parsing succeeds.
   config::ParseText(config.text, "", /*renames=*/{}, &message, &tree).IgnoreError();
   message.set_weight_rules(weight_rules == WeightRules::kAqt ? config::WEIGHT_RULES_AQT
                                                              : config::WEIGHT_RULES_COMPRESSED_TENSORS);

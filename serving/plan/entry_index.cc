@@ -11,12 +11,12 @@
 namespace aqt::serving {
 namespace {
 
-// "." matches one byte of such a name. In others it may match several, or none where there is a line feed.
+// In such a name "." matches one byte. In others it may match several, or none at a line feed.
 bool IsPlain(absl::string_view name) {
   return std::all_of(name.begin(), name.end(), [](char c) { return absl::ascii_isascii(c) && c != '\n'; });
 }
 
-// False unless `pattern` is made of literal characters and "." only. Then `text` is what it matches.
+// False unless `pattern` consists only of literal characters and ".". Then `text` is the text that it matches.
 bool ParseFixed(absl::string_view pattern, std::string& text, std::vector<size_t>& wildcards) {
   for (size_t i = 0; i < pattern.size(); ++i) {
     char c = pattern[i];
@@ -42,11 +42,11 @@ void EntryIndex::AddFullPattern(absl::string_view pattern) { Add(pattern, /*whol
 
 void EntryIndex::AddPrefixPattern(absl::string_view pattern) {
   absl::ConsumePrefix(&pattern, "^");
-  // "a(\.|$)", a module and those below it, counts as "a", which matches more.
+  // "a(\.|$)", a module and its descendants, counts as "a", which matches more.
   absl::ConsumeSuffix(&pattern, R"((\.|$))");
   std::string text;
   std::vector<size_t> wildcards;
-  // If the "$" is escaped, a backslash is left at the end, and this fails.
+  // If the "$" is escaped, a trailing backslash remains, and this fails.
   if (absl::EndsWith(pattern, "$") && ParseFixed(pattern.substr(0, pattern.size() - 1), text, wildcards)) {
     return AddFixed(std::move(text), std::move(wildcards), /*whole=*/true);
   }

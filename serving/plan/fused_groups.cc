@@ -21,7 +21,7 @@ constexpr size_t kMaxNames = 6;
 // The weights of a group, in the order of the checkpoint.
 using Group = std::vector<TensorPlan*>;
 
-// Where a module belongs: the path of its experts; or its parent, and the parts of the group.
+// The group of a module: the path of its experts; or its parent, and the parts of the group.
 std::string GroupOf(const ModuleRoles& roles, absl::string_view module) {
   if (const absl::string_view experts = ExpertsOf(module); !experts.empty()) return std::string(experts);
   const absl::string_view last = LastPartOf(module);
@@ -39,7 +39,7 @@ bool IsSplit(const Group& group) {
   });
 }
 
-// The strongest wish of the rules that quantize a part, and that part.
+// The strongest on_split_group of the rules that quantize a part, and that part.
 std::pair<OnSplitGroup, const TensorPlan*> WishOf(const Group& group) {
   std::pair<OnSplitGroup, const TensorPlan*> wish{OnSplitGroup::kWarn, nullptr};
   for (const TensorPlan* tensor : group) {

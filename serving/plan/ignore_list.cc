@@ -21,8 +21,8 @@ namespace {
 // A regular expression for names.
 struct NamePattern {
   absl::string_view name;
-  bool any_prefix = false;  // stands behind any prefix
-  const char* end = "$";    // what may follow
+  bool any_prefix = false;  // may follow any prefix
+  const char* end = "$";    // what may follow the name
 
   std::string Text(bool any_number) const {
     std::vector<std::string> parts = absl::StrSplit(name, '.');
@@ -37,13 +37,13 @@ struct NamePattern {
 constexpr char kAllInside[] = "\\..*";
 constexpr char kWithAllInside[] = "(?:\\..*)?$";
 
-// The end of a name that does not depend on the prefix of its part of the model: "layers.0.mlp.gate", "lm_head".
+// The end of a name without the prefix of its part of the model: "layers.0.mlp.gate", "lm_head".
 absl::string_view WithoutPrefix(absl::string_view module) {
   const absl::string_view before = BeforeFirstNumber(module);
   return module.substr(before.size() - LastPartOf(before).size());
 }
 
-// Collects entries, each once.
+// Collects entries without duplicates.
 class Entries {
  public:
   Entries(const ModuleRoles& roles, const std::vector<TensorPlan>& tensors) : roles_(roles) {
@@ -54,9 +54,9 @@ class Entries {
     }
   }
 
-  // A module by its name, and by the names under which loaders may ask for it.
+  // Adds a module by its name, and by the names under which loaders may ask for it.
   void AddModule(absl::string_view module) {
-    // Some loaders take a plain name for everything below it.
+    // Some loaders apply a plain name to everything below it.
     Add(IsParentOfQuantized(module) ? absl::StrCat("re:^", NamePattern{.name = module}.Text(/*any_number=*/false))
                                     : TargetOf(module));
     if (!ExpertsOf(module).empty()) {
@@ -69,17 +69,17 @@ class Entries {
     if (!MatchesQuantized(pattern)) Add(absl::StrCat("re:", pattern.Text(/*any_number=*/true)));
   }
 
-  // Everything in `parent`. False if something in it is quantized.
+  // Adds everything in `parent`. False if something in it is quantized.
   bool AddAllOf(absl::string_view parent) {
     if (quantized_.contains(parent) || IsParentOfQuantized(parent)) return false;
-    // Loaders that rename modules rename plain entries, but no patterns.
+    // Loaders that rename modules rename plain entries, but not patterns.
     NamePattern pattern{.name = WithoutPrefix(parent), .any_prefix = true, .end = kAllInside};
     if (MatchesQuantized(pattern)) pattern = {.name = parent, .end = kAllInside};
     Add(absl::StrCat("re:", pattern.Text(/*any_number=*/false)));
     return true;
   }
 
-  // `tower` and everything in it, behind any prefix. False if such a name is quantized.
+  // Adds `tower` and everything in it, after any prefix. False if such a name is quantized.
   bool AddTower(absl::string_view tower) {
     const NamePattern pattern{.name = LastPartOf(tower), .any_prefix = true, .end = kWithAllInside};
     if (MatchesQuantized(pattern)) return false;
@@ -96,7 +96,7 @@ class Entries {
     return it != quantized_.end() && absl::StartsWith(*it, prefix);
   }
 
-  // Whatever the numbers in the name.
+  // Ignores the numbers in names.
   bool MatchesQuantized(const NamePattern& pattern) {
     const std::string text = pattern.Text(/*any_number=*/true);
     const auto [it, inserted] = matches_quantized_.try_emplace(text, false);
@@ -113,13 +113,13 @@ class Entries {
 
   const ModuleRoles& roles_;
   absl::btree_set<absl::string_view> quantized_;
-  absl::btree_set<std::string> kinds_;  // of quantized modules: their names with each number 0
+  absl::btree_set<std::string> kinds_;  // names of quantized modules, with each number 0
   absl::flat_hash_map<std::string, bool> matches_quantized_;
   absl::flat_hash_set<std::string> added_;
   std::vector<std::string> entries_;
 };
 
-// A tensor that is not quantized.
+// Adds a tensor that is not quantized.
 void AddTensor(const TensorPlan& tensor, Entries& entries) {
   const Decision& decision = tensor.decision;
   const absl::string_view name = decision.candidate ? tensor.module() : absl::string_view(tensor.name());
@@ -128,14 +128,14 @@ void AddTensor(const TensorPlan& tensor, Entries& entries) {
     entries.AddModule(experts);
     return;
   }
-  if (decision.role == Role::kExperts) {  // servers make a module `experts` of it
+  if (decision.role == Role::kExperts) {  // servers turn it into a module `experts`
     const absl::string_view parent = ParentOf(name);
     if (decision.candidate) entries.AddModule(name);
     const std::string experts = absl::StrCat(parent, parent.empty() ? "" : ".", "experts");
     if (entries.AddAllOf(experts)) entries.AddModule(experts);
     return;
   }
-  if (!decision.candidate || tensor.input->shape.rank() != 2) return;  // no module of the class Linear
+  if (!decision.candidate || tensor.input->shape.rank() != 2) return;  // not a module of the class Linear
   if (decision.role == Role::kTower && entries.AddTower(decision.tower)) return;
   if (!IsEmbeddingName(name)) entries.AddModule(name);
 }

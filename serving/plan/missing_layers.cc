@@ -1,4 +1,4 @@
-// Layers that config.json counts and the checkpoint does not have.
+// Finds layers that config.json counts and the checkpoint does not have.
 
 #include <algorithm>
 #include <cstdint>
@@ -26,12 +26,12 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int kMaxDepth = 64;
-constexpr int64_t kMaxLayers = 100'000;  // of a number that is believed
+constexpr int64_t kMaxLayers = 100'000;  // the largest plausible number
 
-// What models call a list of layers: the part of a name before a layer's number.
+// The names of a list of layers: the part of a name before a layer's number.
 constexpr absl::string_view kListNames[] = {
     "layers", "layer", "h", "blocks", "block", "resblocks", "transformer_blocks"};
-// What a config.json calls their number.
+// The keys of their number in a config.json.
 constexpr absl::string_view kCountNames[] = {"num_hidden_layers",
                                              "num_layers",
                                              "n_layer",
@@ -55,11 +55,11 @@ constexpr absl::string_view kMain = "";
 constexpr absl::string_view kMainWords[] = {"text", "llm",          "language",      "thinker",
                                             "lm",   "llm_backbone", "language_model"};
 
-// A number of layers, as config.json has it.
+// A number of layers in config.json.
 struct Count {
   std::string key;   // "text_config.num_hidden_layers"
   std::string part;  // kMain, or a word in the names of the layers
-  std::string side;  // "encoder", "decoder", or empty if it is for either
+  std::string side;  // "encoder", "decoder", or empty for either
   int64_t layers = 0;
   bool nested = false;
 };
@@ -71,7 +71,7 @@ std::string PartOf(absl::string_view text) {
   return std::string(kMain);
 }
 
-// The part that a nested configuration is of; `above` is the part of the one that it is in.
+// The part that a nested configuration describes; `above` is the part of the enclosing one.
 std::string PartOfConfig(absl::string_view key, const std::string& above) {
   absl::string_view word = key;
   if (!absl::ConsumeSuffix(&word, "_config")) absl::ConsumeSuffix(&word, "_cfg");
@@ -101,7 +101,7 @@ void FindCounts(const Json& config, const std::string& path, const std::string& 
   }
 }
 
-// The numbers of the layers in each list, by what comes before the number: "model.layers".
+// The numbers of the layers in each list, by the text before the number: "model.layers".
 std::map<std::string, std::set<int64_t>> FindLists(const io::TensorSource& source) {
   std::map<std::string, std::set<int64_t>> lists;
   for (const io::TensorInfo& tensor : source.tensors()) {

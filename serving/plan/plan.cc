@@ -49,7 +49,7 @@ bool HasStoredHead(const io::TensorSource& source, const ModuleRoles& roles) {
   return false;
 }
 
-// Whether input and output embeddings are one tensor, and how loaders call the head if it is not stored.
+// Whether input and output embeddings are one tensor, and the head's names in loaders if it is not stored.
 struct Tied {
   bool tied = false;
   std::vector<std::string> heads;
@@ -71,8 +71,8 @@ absl::Status CheckWeightRules(const Recipe& recipe, const TensorPlan& tensor) {
                                                ": AQT's weight rules ", what, ", or the compressed_tensors rules"));
 }
 
-// Whether the class Linear would not cover the quantized module when the output is read again: with all that is known
-// of the model, or, as for a single file, without its config.json and the user's families.
+// Whether the class Linear would not cover the quantized module when the output is read again: with all facts about the
+// model, or, as for a single file, without its config.json and the user's families.
 bool NeedsTarget(const ModuleRoles& roles, const TensorPlan& tensor) {
   static const auto* const by_name = new ModuleRoles();
   const Shape& shape = tensor.input->shape;
@@ -80,8 +80,8 @@ bool NeedsTarget(const ModuleRoles& roles, const TensorPlan& tensor) {
          IsOutsideOfLinear(by_name->Of(tensor.module(), shape).role);
 }
 
-// What a loader needs to know. With one scheme: the class Linear, except the modules that stayed in floating point.
-// With several: every module by name.
+// The configuration that a loader needs. With one scheme: the class Linear, except the modules that stayed in floating
+// point. With several: every module by name.
 QuantizationConfig DescribeOutput(const Plan& plan, const Recipe& recipe, const ModuleRoles& roles,
                                   const std::vector<std::string>& heads) {
   const bool like = recipe.like.has_value();
@@ -178,7 +178,7 @@ absl::Status CheckNames(const Plan& plan) {
   return absl::OkStatus();
 }
 
-// Why the candidates of the plan stay in floating point: each reason once, with the number of weights; the most
+// The reasons why the candidates of the plan stay in floating point, each once, with the number of weights; the most
 // frequent one first.
 std::string WhyNothing(const Plan& plan) {
   std::vector<std::pair<std::string, int>> reasons;
@@ -221,7 +221,7 @@ absl::Status CheckRules(const RuleSet& rules, const Recipe& recipe, Plan& plan) 
                    "); `aqt explain` shows the rules for one tensor"));
 }
 
-// What is worth a line about the model as a whole.
+// Warnings about the model as a whole.
 void AddModelWarnings(const ModuleRoles& roles, Plan& plan) {
   if (!roles.unknown_type().empty()) {
     plan.warnings.push_back(
@@ -244,7 +244,7 @@ void AddModelWarnings(const ModuleRoles& roles, Plan& plan) {
   }
 }
 
-// Decides for each tensor, and settles the groups of tensors that belong together.
+// Decides for each tensor, then makes the decisions of each fused group consistent.
 absl::Status DecideAll(const io::TensorSource& source, RuleSet& rules, const ModuleRoles& roles, bool tied,
                        const PlanOptions& options, Plan& plan) {
   for (const io::TensorInfo& input : source.tensors()) {

@@ -22,7 +22,7 @@ absl::StatusOr<QuantizationConfig> LoadSchemeFrom(const io::FileSystem& fs, std:
   if (!model.ok()) {
     return UsageError(absl::DataLossError(absl::StrCat(path, ": ", model.status().message(), io::GuessContent(*text))));
   }
-  // A file with only the quantization_config will do, too.
+  // A file with only the quantization_config is accepted, too.
   if (!model->quantization_config.has_value() && !absl::StrContains(*text, "config_groups") &&
       !absl::StrContains(*text, "quant_method")) {
     return absl::InvalidArgumentError(

@@ -17,7 +17,7 @@ namespace {
 
 re2::StringPiece Piece(absl::string_view s) { return re2::StringPiece(s.data(), s.size()); }
 
-// A rule's pattern: the whole name of the tensor or of its module.
+// A rule's pattern: it matches the full name of the tensor or of its module.
 std::function<bool(absl::string_view, absl::string_view)> FullMatcher(const std::string& pattern) {
   const auto re = std::make_shared<const RE2>(pattern, RE2::Quiet);
   return [re](absl::string_view tensor, absl::string_view module) {
@@ -28,7 +28,7 @@ std::function<bool(absl::string_view, absl::string_view)> FullMatcher(const std:
 bool IsRegexTarget(absl::string_view target) { return absl::StartsWith(target, "re:"); }
 constexpr char kLinear[] = "Linear";
 
-// True for a text that a loader may take for the name of a class: letters and digits, beginning with a capital.
+// True for a text that a loader may read as the name of a class: letters and digits, beginning with a capital.
 bool MayBeClass(absl::string_view text) {
   return !text.empty() && absl::ascii_isupper(text[0]) && std::all_of(text.begin(), text.end(), absl::ascii_isalnum);
 }
@@ -51,7 +51,7 @@ std::string TargetOf(absl::string_view module) {
   return absl::StrCat("re:^", RE2::QuoteMeta(Piece(module)), "$");
 }
 
-// An entry of `targets` or `ignore`.
+// Matches an entry of `targets` or `ignore`.
 absl::StatusOr<RuleSet::Matcher> RuleSet::MakeMatcher(absl::string_view entry) {
   if (IsRegexTarget(entry)) {
     const absl::string_view pattern = absl::StripPrefix(entry, "re:");
@@ -157,7 +157,7 @@ const RuleSet::Ignore* RuleSet::FindIgnore(absl::string_view tensor, absl::strin
   return found;
 }
 
-// Of a tensor that is not the weight of rank 2 or more of a module.
+// The decision for a tensor that is not a module's weight of rank 2 or more.
 Decision RuleSet::NoCandidate(const io::TensorSpec& tensor) {
   Decision decision;
   const bool is_weight = ModuleOf(tensor.name).has_value();

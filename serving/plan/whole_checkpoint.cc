@@ -15,7 +15,7 @@
 namespace aqt::serving {
 namespace {
 
-// What the names of an adapter's tensors contain.
+// Substrings of the names of an adapter's tensors.
 constexpr absl::string_view kAdapterMarks[] = {
     ".lora_A",         ".lora_B",
     ".lora_a",         ".lora_b",
@@ -35,7 +35,7 @@ bool IsOfAdapter(absl::string_view tensor) {
                      [&](absl::string_view mark) { return absl::StrContains(tensor, mark); });
 }
 
-// What shows that the checkpoint is an adapter, or an empty text. A model that contains one is none.
+// The evidence that the checkpoint is an adapter, or an empty text. A model that contains an adapter is not one.
 std::string AdapterEvidence(const io::Checkpoint& checkpoint) {
   const std::vector<std::string> files = checkpoint.shard_names();
   if (std::all_of(files.begin(), files.end(), io::IsAdapterWeights)) return io::Printable(files[0]);

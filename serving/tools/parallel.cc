@@ -19,7 +19,7 @@ absl::Status ParallelRun(int64_t n, const ParallelOptions& options, absl::Functi
   std::condition_variable changed;
   int64_t next = 0, running = 0, held = 0, failed = n;
   absl::Status error;
-  const absl::Status out_of_memory = absl::ResourceExhaustedError(kOutOfMemory);  // made while there is memory
+  const absl::Status out_of_memory = absl::ResourceExhaustedError(kOutOfMemory);  // created while there is memory
 
   const auto work = [&] {
     while (true) {
@@ -51,11 +51,11 @@ absl::Status ParallelRun(int64_t n, const ParallelOptions& options, absl::Functi
     }
   };
   const int64_t threads = std::max<int64_t>(1, std::min<int64_t>(options.threads, n));
-  std::vector<std::jthread> others;  // they join even if an exception passes through
+  std::vector<std::jthread> others;  // they join even if an exception propagates
   others.reserve(threads - 1);
   const auto stop = [&](absl::Status status) {
     const std::lock_guard<std::mutex> lock(mutex);
-    failed = -1;  // before every task: no other error replaces this one
+    failed = -1;  // precedes every task: no other error replaces this one
     error = std::move(status);
   };
   try {

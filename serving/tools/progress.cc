@@ -17,7 +17,7 @@ using Seconds = std::chrono::duration<double>;
 constexpr size_t kBarWidth = 30;
 constexpr size_t kNameWidth = 40;
 
-// The end of a name, which tells more than its beginning.
+// The end of a name, which says more than its beginning.
 std::string ShortName(absl::string_view name) {
   const std::string text = io::PrintableLine(name);
   size_t begin = text.size() > kNameWidth ? text.size() - kNameWidth : 0;
