@@ -448,7 +448,7 @@ TEST_F(CommandTest, LossIsSeen) {
   EXPECT_THAT(err_, HasSubstr("error: m.weight: row 0: SNR 0.00 dB is below 20 dB (63 of 64 rows are)"));
 }
 
-// As of a shell variable that is not set.
+// As with an unset shell variable.
 TEST_F(CommandTest, EmptyValuesAreErrors) {
   ExpectError({"verify", "in", "in", "--min-snr", ""}, 2, "--min-snr is empty");
   ExpectError({"verify", "in", "in", "--min-snr", "nan"}, 2, "--min-snr nan");
@@ -609,7 +609,7 @@ TEST_F(CommandTest, ConfigPrintsTheWholeConfiguration) {
       ASSERT_EQ(Run({"config", kind, name}), 0) << err_;
       const std::string whole = out_;
       EXPECT_THAT(whole, Not(HasSubstr("base:"))) << kind << " " << name;
-      // The printed text is a configuration, and the same one.
+      // The printed text is the same configuration.
       std::ofstream("whole.textproto") << whole;
       ASSERT_EQ(Run({"config", kind, "whole.textproto"}), 0) << err_;
       EXPECT_EQ(out_, whole) << kind << " " << name;

@@ -59,8 +59,8 @@ struct BlockCase {
 };
 class ConvertBlocksTest : public ConvertTest, public ::testing::WithParamInterface<BlockCase> {};
 
-// Weights larger than a block get the bytes of encoding them whole, whatever the number of threads. 65536 columns of
-// f32 are 256 KiB: blocks of 4 rows on one thread, and a fifth row that AQT's rule must not get on its own.
+// Weights larger than a block get the same bytes as when encoded whole, whatever the number of threads. 65536 columns
+// of f32 are 256 KiB: blocks of 4 rows on one thread, and a fifth row that AQT's rule must not get alone.
 TEST_P(ConvertBlocksTest, TheResultDoesNotDependOnBlocks) {
   const BlockCase& c = GetParam();
   const NamedArrays tensors = {{"tall.weight", MakeWeight(c.dtype, {5000, 96}, 1)},
@@ -330,7 +330,7 @@ TEST_F(ConvertTest, AConvertedModelTellsHowItWasMade) {
   WriteSmallModel(At("in"), DType::kF32);
   ConvertJob job = Job("schema: 1 base: 'w8a8_dynamic'");
   ASSERT_TRUE(RunConvertJob(Fs(), job).ok());
-  // The output's own quantization_config gives the same bytes again, from the same input.
+  // With the output's own quantization_config, the same input gives the same bytes again.
   job.recipe = {};
   job.recipe.scheme_from = At("out");
   job.output = At("again");
@@ -341,7 +341,7 @@ TEST_F(ConvertTest, AConvertedModelTellsHowItWasMade) {
   job.input = At("out");
   job.output = At("twice");
   EXPECT_EQ(RunConvertJob(Fs(), job).status().code(), absl::StatusCode::kUnimplemented);
-  // A single file says so in its metadata.
+  // A single file records this in its metadata.
   job.input = At("in");
   job.output = At("out.safetensors");
   ASSERT_TRUE(RunConvertJob(Fs(), job).ok());
@@ -486,12 +486,12 @@ TEST_F(ConvertTest, CancellingLeavesNothing) {
 struct FaultCase {
   std::string name;
   bool file = false;   // else a folder
-  bool force = false;  // with something at the place
+  bool force = false;  // the output exists
 };
 class ConvertFaultTest : public ConvertTest, public ::testing::WithParamInterface<FaultCase> {};
 
-// Whichever call fails: an error, and afterwards the old state, or the complete new one (if only a flush after the last
-// rename failed). Never a part of it, and no temporary file.
+// Whichever call fails, there is an error, and afterwards the old state, or the complete new one (if only a flush after
+// the last rename failed). Never a part of it, and no temporary file.
 TEST_P(ConvertFaultTest, LeavesTheOldStateOrTheNewOne) {
   const FaultCase& c = GetParam();
   WriteShardedModel(At("in"), DType::kF32);

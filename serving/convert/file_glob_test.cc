@@ -14,7 +14,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// Those of a training run's folder that match.
+// The matching files of a training run's folder.
 std::vector<std::string> Matching(const std::string& glob) {
   std::vector<std::string> result;
   for (const std::string path :

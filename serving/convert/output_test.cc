@@ -85,7 +85,7 @@ TEST_F(OutputTest, TheInputsFilesAreNeverReplaced) {
   ASSERT_TRUE(Fs().CreateFolder(At("in/2_Dense")).ok());
   WriteTensors(At("in/2_Dense/model.safetensors"), {{"linear.weight", MakeWeight(DType::kF32, {4, 8}, 1)}});
   WriteTensors(At("in/spare.safetensors"), {{"spare", MakeWeight(DType::kF32, {4}, 1)}});
-  // A model whose files lie elsewhere, in a folder that --force would replace.
+  // A model with files elsewhere, in a folder that --force would replace.
   ASSERT_TRUE(Fs().CreateFolder(At("blobs")).ok());
   ASSERT_TRUE(Fs().CreateFolder(At("links")).ok());
   WriteTensors(At("blobs/model.safetensors"), SmallModel(DType::kF32));
@@ -132,7 +132,7 @@ TEST_F(OutputTest, WhatTheRunReadsIsNotReplaced) {
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("contains a file that this run reads, " + At("out/my.textproto")));
   job.recipe = {};
-  job.recipe.scheme_from = At("out");  // what it says is in the new output, too
+  job.recipe.scheme_from = At("out");  // its content is in the new output, too
   EXPECT_TRUE(RunConvertJob(Fs(), job).ok());
 }
 
@@ -181,7 +181,7 @@ TEST_F(OutputTest, ALinkToAFolderIsFollowed) {
     EXPECT_THAT(ListTree(At("disk")), Contains("out/model.safetensors"));
     EXPECT_EQ(Fs().List(At("disk"))->size(), 1u);
   }
-  // A link to nothing is refused before the work.
+  // A dangling link is refused before the work.
   ASSERT_EQ(::symlink("nothing", At("broken").c_str()), 0);
   job.output = At("broken");
   const absl::Status status = RunConvertJob(Fs(), job).status();
@@ -289,7 +289,7 @@ TEST_F(OutputTest, AnOutputInsideTheInputIsNotCopied) {
   const absl::Status again = RunConvertJob(Fs(), job).status();
   ASSERT_TRUE(again.ok()) << again;
   EXPECT_EQ(ListTree(At("in/out")), files);
-  // A single file, too; also if the weights do not have the usual name.
+  // Also a single file, and weights without the usual name.
   ASSERT_TRUE(Fs().Rename(At("in/model.safetensors"), At("in/weights.safetensors")).ok());
   ASSERT_TRUE(io::RemoveTree(Fs(), At("in/out")).ok());
   job.output = At("in/out.safetensors");

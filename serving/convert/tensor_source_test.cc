@@ -102,7 +102,7 @@ TEST_F(TensorSourceTest, AnOutputIsComparedWithMemory) {
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_THAT(report->problems, IsEmpty());
   EXPECT_EQ(report->weights.size(), 2u);
-  tensors.back().second = MakeWeight(DType::kF32, tensors.back().second.shape(), 99);  // lm_head.weight, carried over
+  tensors.back().second = MakeWeight(DType::kF32, tensors.back().second.shape(), 99);  // lm_head.weight, copied
   report = Verify(Fs(), io::MemorySource("memory", tensors), CarriedFiles(), out, {});
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_EQ(report->problems.size(), 1u);

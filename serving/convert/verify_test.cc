@@ -34,7 +34,7 @@ class VerifyTest : public FolderTest {
     job.recipe.preset = preset;
     RunJob(std::move(job));
   }
-  // By one rule for all weights.
+  // Converts with one rule for all weights.
   void ConvertBy(const std::string& weights) {
     WriteText(At("config.textproto"),
               "schema: 1 default_ignore: false rule { match: '.*' quantize { weights { " + weights + " } } }");
@@ -57,7 +57,7 @@ class VerifyTest : public FolderTest {
     const io::Checkpoint in = *io::Checkpoint::Open(Fs(), At("in")), out = *io::Checkpoint::Open(Fs(), At("out"));
     return Verify(Fs(), in, *FilesToCarry(in), out, options);
   }
-  // Writes the output's tensors again, changed by `edit`.
+  // Rewrites the output's tensors, changed by `edit`.
   template <class Edit>
   void EditOutput(Edit edit) {
     NamedArrays tensors;
@@ -138,7 +138,7 @@ TEST_F(VerifyTest, TheWorstGroup) {
 }
 
 TEST_F(VerifyTest, TheWorstBlockAtTheEdge) {
-  // Blocks of 2 x 2: the last column and the last row are blocks of their own. 17 becomes 16.
+  // Blocks of 2 x 2: the last column and the last row form their own blocks. 17 becomes 16.
   WriteInput({{"a.weight", Array::Of<float>({448, 2, 448, 4, 2, 2, 448, 17, 448}, {3, 3})}});
   ConvertBy("num_bits: 8 type: NUMBER_TYPE_FLOAT per_block { rows: 2 columns: 2 }");
   const VerifyReport report = *Run({.min_group_snr_db = 60});
@@ -168,7 +168,7 @@ TEST_F(VerifyTest, ExactWeightsHaveNoWorstRow) {
   EXPECT_THAT(out.str(), AllOf(HasSubstr("exact      exact"), Not(HasSubstr("worst row:"))));
 }
 
-// Rows whose SNR is high, since it is that of their largest value.
+// Rows with a high SNR, dominated by their largest value.
 TEST_F(VerifyTest, ValuesBesideAnOutlier) {
   std::vector<float> values(4 * 8, 1.0f);
   for (int row : {1, 3}) values[row * 8 + row] = 10000;
@@ -320,8 +320,8 @@ TEST_F(VerifyTest, FloatsInBlocks) {
     });
     return *Run();
   };
-  // The largest of each block is at the end. With half its scale 896 is far away, with 15/16 of it 448 only by 28; the
-  // last step is 32 scales.
+  // The largest value of each block is at the end. With half its scale 896 is far away, with 15/16 of it 448 only by
+  // 28; the last step is 32 scales.
   const VerifyReport clipped = edit("a.weight_scale", Array::Of<float>({0.9375f, 1, 1, 1}, {2, 2}));
   EXPECT_EQ(clipped.weights[0].clipped_percent, 100.0 / 9);
   std::vector<Float8E4M3FN> values(9);
@@ -334,7 +334,7 @@ TEST_F(VerifyTest, AFloatOutputIsNoQuantizedCheckpoint) {
   WriteSmallModel(At("in"), DType::kF32);
   WriteSmallModel(At("out"), DType::kF32);
   EXPECT_EQ(Run().status().code(), absl::StatusCode::kDataLoss);
-  // Its config.json says that it is quantized, but it is not.
+  // Its config.json claims that it is quantized, but it is not.
   WriteText(At("out/config.json"),
             R"({"quantization_config": {"config_groups": {"group_0": {"targets": ["nothing"], "weights": {}}}}})");
   EXPECT_THAT(Run()->problems, ElementsAre(HasSubstr("no weight is quantized")));
@@ -393,7 +393,7 @@ TEST_F(VerifyTest, ModulesOfAnyName) {
     tensors.emplace_back(std::string(module) + ".weight", MakeWeight(DType::kF32, {4, 32}, tensors.size()));
   }
   WriteTensors(At("in/model.safetensors"), tensors);
-  // With one scheme: the class, except the ignored. With two: every module by name.
+  // With one scheme: the class, except the ignored modules. With two: every module by name.
   const std::string int8 = "quantize { weights { num_bits: 8 per_channel {} } }";
   const std::string int4 = "quantize { weights { num_bits: 4 per_group { size: 32 } } }";
   const std::pair<std::string, size_t> cases[] = {

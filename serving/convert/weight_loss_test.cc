@@ -121,7 +121,7 @@ TEST(WeightLossTest, OneOf256MayBeLeft) {
   EXPECT_THAT(lines(), IsEmpty());
 }
 
-// With few bits many values become 0 beside an ordinary largest value.
+// With few bits, many values become 0 beside an ordinary largest value.
 TEST(WeightLossTest, CoarseGridsAreNoOutliers) {
   const auto edit = [](std::vector<float>& w) {
     for (size_t i = 0; i < w.size(); ++i) w[i] = i % 32 == 0 ? 1.0f : 0.2f;
@@ -173,7 +173,7 @@ TEST(WeightLossTest, ProductsThatOverflow) {
       << "127.5 steps of the same range";
 }
 
-// Against what the definitions say of the quantized values.
+// Compares with the definitions, applied to the quantized values.
 TEST(WeightLossTest, EqualToTheDefinitions) {
   std::mt19937 rng(1);
   const auto uniform = [&](int n) { return static_cast<int>(rng() % n); };

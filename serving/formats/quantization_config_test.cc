@@ -393,7 +393,7 @@ TEST(ModelConfigTest, WhatIsNotTouchedKeepsItsText) {
   config.ignore = {"lm_head"};
   const std::string text = kFromPython;
   const std::string added = *SetQuantizationConfig(text, config);
-  const size_t end = text.find("\n}\n");  // where the new key goes
+  const size_t end = text.find("\n}\n");  // position of the new key
   EXPECT_EQ(added.substr(0, end), text.substr(0, end));
   EXPECT_THAT(added.substr(end), StartsWith(",\n    \"quantization_config\": {\n        \"config_groups\": {}"));
   EXPECT_THAT(added, EndsWith("\n    }\n}\n"));

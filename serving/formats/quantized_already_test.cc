@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 
 class QuantizedAlreadyTest : public ::testing::Test {
  protected:
-  // Checks a model that also has these.
+  // Checks a model with these additional tensors.
   absl::Status Check(const NamedArrays& more, const std::string& file = "", ModelConfig model = {}) {
     const std::string root = MakeTestFolder();
     NamedArrays tensors = SmallModel(DType::kBF16);

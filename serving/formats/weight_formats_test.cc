@@ -62,7 +62,7 @@ Array Rows(const Array& a, int64_t first, int64_t n) {
   return Array::CopyOf(ArrayRef(a.dtype(), {n, a.shape()[1]}, static_cast<const char*>(a.data()) + first * bytes));
 }
 
-// The stored tensors, put together from blocks of `step` rows (0: the weight as a whole).
+// The stored tensors, assembled from blocks of `step` rows (0: the weight as a whole).
 StoredTensors Stored(const WeightFormat& format, const WeightScheme& scheme, const Array& w, int64_t step) {
   std::map<std::string, std::vector<char>> bytes;
   const std::vector<io::TensorSpec> outputs = format.Outputs(scheme, w.shape(), io::FileDType::kF32);
@@ -86,8 +86,8 @@ StoredTensors Stored(const WeightFormat& format, const WeightScheme& scheme, con
   return stored;
 }
 
-// For every row of the table: names are unique and found again, and each scheme that it accepts is decoded to what was
-// encoded, whole or in blocks.
+// For every row of the table: names are unique and can be looked up, and each accepted scheme decodes to the encoded
+// values, whole or in blocks.
 TEST(WeightFormats, BlocksAndBack) {
   const Array w = Weight();
   std::set<absl::string_view> names;

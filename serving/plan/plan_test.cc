@@ -34,7 +34,7 @@ using ::testing::UnorderedElementsAre;
 
 constexpr char kInt8[] = "schema: 1 base: 'w8a8_dynamic' ";
 
-// The plan for tensors of zeros, by the text of a configuration and of a config.json.
+// The plan for tensors of zeros, with the text of a configuration and of a config.json.
 struct Planned {
   Planned(const TensorShapes& shapes, const std::string& config, const std::string& model = "{}")
       : source(ZeroTensors(shapes)) {
@@ -49,7 +49,7 @@ struct Planned {
     return names;
   }
   const std::vector<std::string>& Ignore() const { return plan->quantization_config.ignore; }
-  // As loaders do: an equal name, or a pattern that matches from the start.
+  // As in loaders: an equal name, or a pattern that matches from the start.
   bool Ignores(const std::string& module) const {
     for (const std::string& entry : Ignore()) {
       if (entry == module) return true;

@@ -192,8 +192,8 @@ TEST(RulesTest, TiedEmbeddingsStayTogether) {
 TEST(RulesTest, TargetsOfAQuantizationConfig) {
   RuleSet rules = FromTargets({{"group_0", {"Linear"}, Int8()}, {"group_1", {"re:.*up", "a.down"}, Grouped(32)}},
                               {"b.up", "re:c\\."});
-  EXPECT_EQ(rules.Decide(Weight("a.up.weight"), false)->scheme, Grouped(32));       // patterns go before classes
-  EXPECT_EQ(rules.Decide(Weight("a.up_proj.weight"), false)->scheme, Grouped(32));  // anchored at the start only
+  EXPECT_EQ(rules.Decide(Weight("a.up.weight"), false)->scheme, Grouped(32));       // patterns precede classes
+  EXPECT_EQ(rules.Decide(Weight("a.up_proj.weight"), false)->scheme, Grouped(32));  // anchored only at the start
   EXPECT_EQ(rules.Decide(Weight("a.down.weight"), false)->scheme, Grouped(32));
   EXPECT_EQ(rules.Decide(Weight("a.down2.weight"), false)->scheme, Int8());
   EXPECT_EQ(rules.Decide(Weight("b.up.weight"), false)->scheme, std::nullopt);
@@ -226,7 +226,7 @@ TEST(RulesTest, TheClassLinearCoversClassifiers) {
 }
 
 TEST(RulesTest, ModulesOfAnyName) {
-  // Plain names, as some tools write them, even if one looks like a class, provided that a module has that name.
+  // Plain names, as some tools write them, even one that looks like a class, if a module has that name.
   RuleSet rules = FromTargets({{"group_0", {"Dense_0", "Encoder", "layers/0"}, Int8()}}, {}, {"Encoder"});
   for (const char* name : {"Dense_0", "Encoder", "layers/0"}) {
     EXPECT_EQ(rules.Decide(Weight(std::string(name) + ".weight"), false)->scheme, Int8()) << name;
@@ -278,7 +278,7 @@ TEST(RulesTest, GroupsFillTheRows) {
   }
 }
 
-// As the package does it: what is stored does not depend on the groups of dynamic activations.
+// As in the package: the stored tensors do not depend on the groups of dynamic activations.
 TEST(RulesTest, GroupsOfActivationsUnderATargetByName) {
   Scheme scheme = Int8();
   scheme.input = InputScheme{8, true, true, InputStrategy::kGroup, 16};

@@ -32,7 +32,7 @@ NamedArrays Named(const std::vector<std::string>& names) {
 
 class WholeCheckpointTest : public FolderTest {
  protected:
-  // A file or a folder below the test's.
+  // Checks a file or a folder in the test's folder.
   absl::StatusOr<std::vector<std::string>> Check(const std::string& name) {
     return CheckWhole(Fs(), io::Checkpoint::Open(Fs(), At(name)).value());
   }
@@ -58,7 +58,7 @@ TEST_F(WholeCheckpointTest, AnAdapterIsRefused) {
     WriteTensors(At("x.safetensors"), Named(names));
     ExpectRefused("x.safetensors", Code::kUnimplemented, cause);
   }
-  // A model that has an adapter inside.
+  // A model that contains an adapter.
   WriteTensors(At("x.safetensors"), Named({"a.base_layer.weight", "a.lora_A.vision.weight", "a.lora_B.vision.weight"}));
   EXPECT_TRUE(Check("x.safetensors").ok());
 }
@@ -98,7 +98,7 @@ TEST_F(WholeCheckpointTest, AConfigThatIsNone) {
   ExpectRefused("in", Code::kUnimplemented, "has a params.json, and no config.json");
 }
 
-// What is said of a checkpoint with one tensor in each of `layers`.
+// The warnings about a checkpoint with one tensor in each of `layers`.
 std::vector<std::string> MissingLayers(const std::string& config, const std::vector<std::string>& layers) {
   NamedArrays tensors;
   for (const std::string& layer : layers) tensors.emplace_back(layer + ".norm.weight", Array::Zeros(DType::kF32, {1}));
