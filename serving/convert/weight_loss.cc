@@ -27,7 +27,7 @@ namespace ct = compressed_tensors;
 constexpr size_t kExamples = 3;
 // The number of values at the start of a unit that are always examined.
 constexpr int kGlance = 8;
-// For every so many nonzero values, one may remain for the unit to count as having lost the others to outliers.
+// A unit has lost its other values to outliers if at most one in this many nonzero values remains.
 constexpr int64_t kValuesPerOutlier = 256;
 
 int64_t MaxOutliers(int64_t values) { return std::max<int64_t>(1, values / kValuesPerOutlier); }
