@@ -39,7 +39,7 @@ Value Block(const Value& x, const char* name, int64_t features, int64_t stride, 
   return aqt::ops::Relu(nn::BatchNorm(y, "norm", {.train = train, .momentum = 0.9}));
 }
 
-// The model: pixels [rows, 64] -> logits [rows, 10]. It knows nothing of quantization.
+// The model: pixels [rows, 64] -> logits [rows, 10], written without quantization.
 Value Model(const Value& pixels, bool train) {
   Value x = aqt::ops::Reshape(pixels, {-1, 8, 8, 1});
   x = Block(x, "block1", 16, 1, train);
@@ -52,7 +52,7 @@ std::vector<Value> LossFn(absl::Span<const Value> in) {
   return {aqt::ops::SoftmaxCrossEntropy(Model(in[0], /*train=*/true), in[1])};
 }
 
-// The model as it is served: running statistics, folded into the kernels.
+// The served model: running statistics, folded into the kernels.
 absl::StatusOr<Program> ServedModel(int64_t rows) {
   AQT_ASSIGN_OR_RETURN(const Program model,
                        aqt::Trace([](absl::Span<const Value> in) { return std::vector<Value>{Model(in[0], false)}; },

@@ -20,7 +20,7 @@ class CnnTest(unittest.TestCase):
         means = dict(re.findall(r"^(\w+) .* mean ([0-9.]+),", result.stdout, re.MULTILINE))
         self.assertEqual(set(means), {"float", "int8", "int4_weights", "fp8", "static"})
         for name, mean in means.items():
-            # Ten classes; two epochs on half of the rows are enough for this much.
+            # Ten classes: two epochs on half of the rows suffice for this accuracy.
             self.assertGreater(float(mean), 0.8, name)
 
     def test_two_runs_are_equal(self):

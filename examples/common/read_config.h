@@ -11,11 +11,12 @@
 namespace examples {
 
 // The configuration that the flag --config names: a shipped one, FOLDER/NAME.textproto, or the path of the user's
-// textproto. InvalidArgument, naming the flag, if it cannot be read; `shipped` lists in the message which ones exist.
+// textproto. InvalidArgument, naming the flag, if it cannot be read; the message lists the shipped ones, which
+// `shipped` gives.
 absl::StatusOr<aqt::InjectConfig> ReadConfig(const std::string& name, absl::string_view folder,
                                              absl::string_view shipped);
 
-// The same of the flag --amp and a precision.
+// The same for the flag --amp and a precision.
 absl::StatusOr<aqt::AmpOptions> ReadAmp(const std::string& name, absl::string_view folder, absl::string_view shipped);
 
 }  // namespace examples

@@ -5,7 +5,7 @@
 
 namespace examples {
 
-// `path`; if it is relative and `bazel run` has moved the program, below the user's folder.
+// `path`; a relative one is resolved in the user's folder if `bazel run` has changed the working directory.
 std::string UserPath(const std::string& path);
 
 }  // namespace examples

@@ -12,11 +12,11 @@
 
 namespace digits {
 
-// AlreadyExists when `folder` exists and is not empty; the folder appears complete or not at all.
+// Writes the folder atomically. AlreadyExists if `folder` exists and is not empty.
 absl::Status WriteMlp(const Mlp& mlp, const std::string& folder);
 
-// Reads what WriteMlp wrote or what `aqt convert` made of it: an I8 weight is multiplied by its layers.<i>.weight_scale
-// [out, 1]. DataLoss when a tensor's type or shape does not fit.
+// Reads the output of WriteMlp, or of `aqt convert` applied to it: an I8 weight is multiplied by its
+// layers.<i>.weight_scale [out, 1]. DataLoss if a tensor's type or shape does not fit.
 absl::StatusOr<Mlp> ReadMlp(const std::string& folder);
 
 }  // namespace digits

@@ -33,7 +33,7 @@ std::string FreshFolder(const std::string& name) { return testing::TempDir() + "
 
 Dataset Digits() { return *ReadDataset("examples/digits/digits.csv"); }
 
-// The trainer promises the same bits on every machine, so the shipped file can be made again here, byte for byte.
+// Training gives the same bits on every machine, so the shipped file is reproduced here byte for byte.
 TEST(Checkpoint, TheShippedOneIsWhatTrainWrites) {
   const Mlp mlp = Train(Digits().Slice(0, kTrainRows), TrainOptions());
   const std::string folder = FreshFolder("shipped");
@@ -111,7 +111,7 @@ TEST(Checkpoint, RefusesWhatIsNoClassifier) {
   const auto zeros = [](aqt::Shape shape, aqt::DType dtype = aqt::DType::kF32) {
     return aqt::Array::Zeros(dtype, std::move(shape));
   };
-  // The last layer has 9 outputs; the input is not 64 wide; a rank of 1; a type that is neither f32 nor s8.
+  // The last layer has 9 outputs; the input is not 64 wide; a rank of 1; a type other than f32 and s8.
   for (const aqt::Array& weight : {zeros({9, 64}), zeros({10, 63}), zeros({640}), zeros({10, 64}, aqt::DType::kBF16)}) {
     static int number = 0;
     const int64_t out = weight.shape()[0];

@@ -78,7 +78,7 @@ absl::StatusOr<aqt::Array> Logits(const aqt::Program& program, const aqt::SlotVa
                                   const aqt::Array& pixels) {
   aqt::SlotValues inputs = values;
   inputs.insert_or_assign(kPixelsSlot, pixels);
-  // The forward pass draws nothing; its key is there for the gradients.
+  // The forward pass draws nothing; its key is for the gradients.
   for (const int key : program.InputsOfKind(aqt::SlotKind::kKey)) {
     const aqt::Program::Port& port = program.inputs[key];
     inputs.insert_or_assign(port.slot, aqt::Array::Zeros(program.aval(port.var).dtype, program.aval(port.var).shape));

@@ -1,8 +1,8 @@
 #ifndef EXAMPLES_DIGITS_CLASSIFIER_H_
 #define EXAMPLES_DIGITS_CLASSIFIER_H_
 
-// A classifier of digits that knows nothing of quantization, and the programs made of it. Only an InjectConfig says
-// what becomes of each of its contractions: float, int8, int4 or a mix are the same C++.
+// A classifier of digits, written without quantization, and its programs. An InjectConfig alone says how each of its
+// contractions is computed: float, int8, int4 or a mix use the same C++.
 
 #include <cstdint>
 #include <vector>
@@ -39,13 +39,13 @@ absl::StatusOr<aqt::SlotValues> InitialParams(const Hidden& hidden, uint64_t see
 // The rows of `data` with these numbers.
 aqt::Array Pixels(const Dataset& data, absl::Span<const int64_t> rows);
 aqt::Array OneHotLabels(const Dataset& data, absl::Span<const int64_t> rows);
-// Those of all rows.
+// All rows of `data`.
 aqt::Array Pixels(const Dataset& data);
 
 // Logits of `pixels` as a quantized `program` (Inject of a LogitsProgram) computes them in training.
 absl::StatusOr<aqt::Array> Logits(const aqt::Program& program, const aqt::SlotValues& values, const aqt::Array& pixels);
 
-// The share of rows whose largest logit is at the label; 0 if there are no rows.
+// The share of rows in which the label has the largest logit; 0 if there are no rows.
 double Accuracy(const aqt::Array& logits, const std::vector<int>& labels);
 
 }  // namespace digits

@@ -85,13 +85,13 @@ struct Config {
   aqt::InjectConfig inject;
 };
 
-// What the steps of one run use.
+// Shared by the steps of a run.
 struct Console {
   std::ostream& out;
   const Flags& flags;
   const aqt::io::FileSystem& fs;
 
-  // "  name    text"; further lines of the text are indented alike.
+  // " name text"; further lines of the text have the same indentation.
   void Step(absl::string_view name, absl::string_view text) const {
     out << absl::StrFormat("  %-8s", name)
         << absl::StrJoin(absl::StrSplit(absl::StripSuffix(text, "\n"), '\n'), "\n          ") << "\n"
@@ -139,7 +139,7 @@ absl::StatusOr<Config> ReadConfig(const aqt::io::FileSystem& fs, const std::stri
   return Config{std::string(absl::StripSuffix(aqt::io::BaseName(path), kSuffix)), path, std::move(inject)};
 }
 
-// The rules that leave everything in float.
+// Rules that leave everything in float.
 aqt::InjectConfig FloatConfig() {
   aqt::InjectConfig config;
   config.rules.push_back({.name = "float"});
@@ -340,7 +340,7 @@ absl::Status RunAll(const Console& console, const std::vector<Config>& configs, 
 
 absl::Status RunCrossValidation(const Console& console, std::vector<Config> configs, const Dataset& data) {
   const Flags& flags = console.flags;
-  // The one that the others are compared with comes first, once.
+  // The reference configuration comes first, once.
   configs.erase(
       std::remove_if(configs.begin(), configs.end(), [](const Config& c) { return c.inject == FloatConfig(); }),
       configs.end());

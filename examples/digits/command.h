@@ -9,8 +9,8 @@
 
 namespace digits {
 
-// The command `digits` as a function: runs `args`, which do not include the program's name. Returns the exit code, as
-// `aqt` does (serving/tools/exit_code.h).
+// The command `digits` as a function: runs `args`, which exclude the program's name. Returns the exit code, as `aqt`
+// does (serving/tools/exit_code.h).
 int DigitsMain(const std::vector<std::string>& args, const aqt::io::FileSystem& fs, std::ostream& out,
                std::ostream& err);
 

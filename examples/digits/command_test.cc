@@ -65,13 +65,13 @@ TEST(Digits, EveryConfigurationFromTrainingToServing) {
   EXPECT_THAT(serve.out, HasSubstr("64-16-8-10, accuracy on the 360 test rows: 0."));
 }
 
-// The file is the same whether a training ran at once, ran again, or stopped and went on; on any number of threads.
+// The files are the same whether a training runs in one go, runs again, or stops and resumes; on any number of threads.
 TEST(Digits, ResumedTrainingWritesTheSameFiles) {
   ASSERT_EQ(Digits(Small("int8", Folder("whole"))).code, 0);
   ASSERT_EQ(Digits(Small("int8", Folder("again"), {"--threads", "2"})).code, 0);
   ASSERT_EQ(Digits(Small("int8", Folder("parts"), {"--steps", "17"})).code, 0);
   EXPECT_NE(FileOf(Folder("parts/int8/state.safetensors")), FileOf(Folder("whole/int8/state.safetensors")));
-  // Through the middle of an epoch and over its end.
+  // Stops within an epoch and continues past its end.
   ASSERT_EQ(Digits(Small("int8", Folder("parts"), {"--resume", "--steps", "50"})).code, 0);
   const Result last = Digits(Small("int8", Folder("parts"), {"--resume"}));
   ASSERT_EQ(last.code, 0) << last.err;
@@ -83,7 +83,7 @@ TEST(Digits, ResumedTrainingWritesTheSameFiles) {
   }
 }
 
-// Quantizing after a float training is the same steps on other parameters.
+// Quantizing after a float training takes the same steps on other parameters.
 TEST(Digits, PostTrainingQuantization) {
   ASSERT_EQ(Digits(Small("float", Folder("f"))).code, 0);
   const Result ptq = Digits(Small("int8", Folder("ptq"), {"--ptq"}));
@@ -107,7 +107,7 @@ TEST(Digits, ShowsProgramsOnRequest) {
 }
 
 TEST(Digits, CrossValidation) {
-  // float, which the others are compared with, runs once, asked for or not.
+  // float, the reference, runs once, whether it is requested or not.
   for (const char* configs : {"int8", "int8,float"}) {
     const Result result =
         Digits({"--config", configs, "--out", Folder("cv"), "--hidden", "8", "--epochs", "1", "--cross-validate", "2"});
@@ -141,7 +141,7 @@ TEST(Digits, Errors) {
   fails(Small("int8", "/proc/no/such"), 4, {"/proc/no/such"});
   fails({"--serve", Folder("nothing")}, 4, {"nothing"});
   fails({"--data", Folder("nothing")}, 4, {"nothing: cannot be opened"});
-  // A rule that hits nothing, and one that is illegal for what it hits.
+  // A rule without matches, and one that is illegal for its match.
   const auto config = [](const std::string& text) {
     EXPECT_THAT(aqt::io::WriteFile(Fs(), Folder("c.textproto"), text, {.overwrite = true}), IsOk());
     return Small(Folder("c.textproto"), Folder("e"));
@@ -152,7 +152,7 @@ TEST(Digits, Errors) {
   fails(config("schema: 1 rules { dot_general { base: 'fully_quantized_int8' fwd { rhs { quantizer {"
                " calib_shared_axes { axes: 2 } } } } } }"),
         2, {"aqt_dot_general [mlp/fc1]", "fwd.rhs", "f32[32,64], f32[64,16]", "classifier.cc:"});
-  // Refused before any training: what would be frozen without its statistics.
+  // Refused before any training: freezing would need missing statistics.
   for (const char* preset : {"int8_static", "fp8_delayed"}) {
     fails(config(absl::StrCat("schema: 1 rules { dot_general { base: '", preset, "' } }")), 2,
           {"c.textproto: rule 1: fwd.lhs has a calibration with state", "keeps no statistics", "abs_max"});

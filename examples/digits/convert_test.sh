@@ -10,6 +10,6 @@ int8=$("$evaluate" "$TEST_TMPDIR/int8")
 echo "float: $float; int8: $int8"
 [ "$float" = "$int8" ]
 [ "$float" = "accuracy on the 360 test rows: 0.9417" ]
-# The weights are a quarter, the biases and the header stay.
+# The weights shrink to a quarter; the biases and the header keep their sizes.
 bytes=$(wc -c <"$TEST_TMPDIR/int8/model.safetensors")
 [ "$bytes" -lt 120000 ]

@@ -1,7 +1,7 @@
 #ifndef EXAMPLES_DIGITS_CROSS_VALIDATION_H_
 #define EXAMPLES_DIGITS_CROSS_VALIDATION_H_
 
-// How accurate a quantized training is on rows that it has not seen.
+// The accuracy of a quantized training on held-out rows.
 
 #include <cstdint>
 #include <functional>

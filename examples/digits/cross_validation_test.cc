@@ -1,5 +1,6 @@
 // Training in int8 is as accurate as training in float, on all rows of the data set. The network is smaller and the
-// epochs are fewer than by default, to take seconds instead of minutes; README.md has the figures of the default.
+// number of epochs lower than by default, which takes seconds instead of minutes; README.md has the figures of the
+// default.
 
 #include "examples/digits/cross_validation.h"
 

@@ -14,7 +14,7 @@ namespace digits {
 
 inline constexpr int64_t kPixels = 64;
 inline constexpr int64_t kClasses = 10;
-inline constexpr int64_t kTrainRows = 1437;  // the usual split: these train, the last 360 test
+inline constexpr int64_t kTrainRows = 1437;  // the usual split: the first rows train, the last 360 test
 
 struct Dataset {
   std::vector<float> pixels;  // [rows, 64], scaled to 0..1 (exactly: the divisor is 16)
@@ -26,7 +26,7 @@ struct Dataset {
   Dataset Slice(int64_t first, int64_t last) const;
 };
 
-// NotFound when the file cannot be opened; InvalidArgument, with the line's number, when a line is not a label and 64
+// NotFound if the file cannot be opened; InvalidArgument, with the line's number, if a line is not a label and 64
 // pixels.
 absl::StatusOr<Dataset> ReadDataset(const std::string& path);
 

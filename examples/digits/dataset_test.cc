@@ -10,7 +10,7 @@
 namespace digits {
 namespace {
 
-// A file with the columns' names, `lines` good rows of label 7, and `last`.
+// A file with the columns' names, `lines` valid rows of label 7, and `last`.
 std::string FileWith(int lines, const std::string& last) {
   const std::string path = testing::TempDir() + "/digits.csv";
   std::ofstream file(path);

@@ -1,6 +1,6 @@
 // Prints the accuracy of a checkpoint on the 360 test rows:
 //   ./bazelw run //examples/digits:evaluate -- /tmp/digits-int8
-// Quantized weights are dequantized first and the products run in f32: this shows what rounding the weights costs.
+// Quantized weights are dequantized first and the products run in f32: this shows the cost of rounding the weights.
 
 #include <iostream>
 #include <string>

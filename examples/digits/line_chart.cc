@@ -15,9 +15,9 @@ namespace {
 constexpr double kWidth = 720, kHeight = 440;
 constexpr double kLeft = 72, kRight = 700, kTop = 48, kBottom = 388;  // of the plot
 constexpr int kMaxTicks = 7;
-// The colour-blind can tell these apart, too (Okabe and Ito, 2002).
+// Distinguishable with colour blindness (Okabe and Ito, 2002).
 constexpr const char* kColors[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"};
-// Curves on top of each other show each other through their gaps.
+// Overlapping curves stay visible through each other's gaps.
 constexpr const char* kDashes[] = {"none", "10 6", "3 5", "14 4 3 4"};
 
 std::string Escaped(absl::string_view text) {
@@ -27,7 +27,7 @@ std::string Escaped(absl::string_view text) {
 // Maps numbers of one axis to the picture.
 struct Scale {
   bool log = false;
-  double low = 0, high = 1;        // log10 of them when log
+  double low = 0, high = 1;        // log10 of the numbers when log
   double from = 0, to = 1;         // in the picture
   std::vector<double> ticks = {};  // numbers
 

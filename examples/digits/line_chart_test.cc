@@ -38,7 +38,7 @@ TEST(LineChart, LogarithmicTicksAreDecades) {
   for (const char* text : {">10<", ">1<", ">0.1<", ">0.01<", ">0.001<"}) EXPECT_THAT(svg, HasSubstr(text));
   EXPECT_THAT(svg, Not(HasSubstr(">100<")));
   EXPECT_THAT(svg, Not(HasSubstr("nan")));
-  EXPECT_EQ(Count(svg, " M"), 1);  // what has no logarithm breaks the curve
+  EXPECT_EQ(Count(svg, " M"), 1);  // a number without a logarithm breaks the curve
 }
 
 TEST(LineChart, NothingAndOneNumber) {

@@ -52,7 +52,7 @@ void MatMul(int64_t m, int64_t n, int64_t k, const float* a, int64_t a_row, int6
   }
 }
 
-// A layer while it is trained: [in, out], so that the forward product runs along rows.
+// A layer during training: [in, out], so that the forward product runs along rows.
 struct Trained {
   int64_t in, out;
   std::vector<float> weight, bias, weight_velocity, bias_velocity;
@@ -124,7 +124,7 @@ void Step(const std::vector<float>& gradient, float learning_rate, float momentu
   }
 }
 
-// Gradients of all layers, each applied as soon as the layers below no longer need its weights.
+// The gradients of all layers. Each is applied as soon as the layers below no longer need its weights.
 void Backward(const std::vector<std::vector<float>>& activations, std::vector<float> dy, int64_t rows,
               float learning_rate, float momentum, std::vector<Trained>& layers) {
   for (int64_t l = static_cast<int64_t>(layers.size()) - 1; l >= 0; --l) {
@@ -138,7 +138,7 @@ void Backward(const std::vector<std::vector<float>>& activations, std::vector<fl
       const std::vector<float> transposed = Transposed(layer.weight, layer.in, layer.out);
       MatMul(rows, layer.in, layer.out, dy.data(), layer.out, 1, transposed.data(), dx.data());
       for (int64_t i = 0; i < rows * layer.in; ++i) {
-        if (x[i] == 0.0f) dx[i] = 0.0f;  // ReLU was closed
+        if (x[i] == 0.0f) dx[i] = 0.0f;  // ReLU was inactive
       }
     }
     Step(dweight, learning_rate, momentum, layer.weight_velocity, layer.weight);

@@ -5,7 +5,7 @@
 // cross-entropy, stochastic gradient descent with momentum.
 //
 // The result is the same to the last bit on every machine: one thread, a fixed order of every sum, no fused
-// multiply-add (BITS_COPTS), and no function of the C library (exp is spelled out below), only + - * / and comparisons,
+// multiply-add (BITS_COPTS), no function of the C library (exp is spelled out below), and only + - * / and comparisons,
 // which IEEE 754 fixes.
 
 #include <cstdint>
@@ -28,7 +28,7 @@ using Mlp = std::vector<Linear>;  // with max(0, y) between two layers
 struct TrainOptions {
   std::vector<int64_t> hidden = {320, 256};  // 104,960 weights
   int epochs = 20;
-  int64_t batch = 32;          // rows per step; the rest of an epoch that does not fill one is left out
+  int64_t batch = 32;          // rows per step; the rest of an epoch that does not fill a batch is dropped
   float learning_rate = 0.1f;  // halved after every 10 epochs
   float momentum = 0.9f;
   uint64_t seed = 1;
@@ -38,7 +38,7 @@ struct TrainOptions {
 Mlp Train(const Dataset& data, const TrainOptions& options,
           const std::function<void(int epoch, double mean_loss)>& progress = nullptr);
 
-// The share of rows whose largest logit is at the label.
+// The share of rows in which the label has the largest logit.
 double Accuracy(const Mlp& mlp, const Dataset& data);
 
 }  // namespace digits

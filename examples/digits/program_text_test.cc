@@ -1,5 +1,5 @@
-// The programs of the shipped configurations as text: they differ from the float one in the contractions that the rules
-// hit, and nowhere else.
+// The programs of the shipped configurations as text: they differ from the float one only in the contractions that the
+// rules match.
 
 #include "examples/digits/program_text.h"
 
@@ -145,7 +145,7 @@ std::vector<std::string> Equations(const aqt::Program& program) {
   return lines;
 }
 
-// The equations of a program that the float one does not have.
+// The equations of a program that are not in the float one.
 std::vector<std::string> TakeNew(const std::string& config) {
   const std::vector<std::string> old = Equations(*LogitsProgram(kHidden, kRows));
   std::vector<std::string> added;
@@ -156,7 +156,7 @@ std::vector<std::string> TakeNew(const std::string& config) {
       continue;
     }
     added.push_back(line);
-    // A quantized contraction stands where the float one stood.
+    // A quantized contraction replaces the float one.
     if (absl::StartsWith(line, "aqt_dot_general ")) {
       EXPECT_EQ(absl::StrCat("aqt_", old[next]), line);
       ++next;

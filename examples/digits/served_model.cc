@@ -31,7 +31,7 @@ absl::StatusOr<Hidden> ParseHidden(absl::string_view text) {
   return hidden;
 }
 
-// Whether `values` are what the model's program reads.
+// Checks that `values` are the inputs of the model's program.
 absl::Status CheckValues(const ServedModel& model) {
   AQT_ASSIGN_OR_RETURN(const aqt::Program program, ServeProgram(model, /*rows=*/1));
   for (const aqt::Program::Port& port : program.inputs) {

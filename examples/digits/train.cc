@@ -1,6 +1,6 @@
 // Trains the digits classifier and writes it as a checkpoint:
 //   ./bazelw run //examples/digits:train -- --out=/tmp/digits
-// The checkpoint that ships with the project, examples/digits/checkpoint, is what this program writes by default.
+// The checkpoint that ships with the project, examples/digits/checkpoint, is the default output of this program.
 
 #include <iostream>
 #include <string>

@@ -14,10 +14,10 @@
 namespace digits {
 namespace {
 
-// Numbers of independent keys made of the seed.
+// Numbers of independent keys derived from the seed.
 enum : uint32_t { kOrderKey, kNoiseKey };
 
-// What the state does not show, and its steps depend on: a training goes on with the same.
+// Settings that affect the steps but are not in the state: a training must resume with the same.
 std::map<std::string, std::string> Settings(const TrainingOptions& options, const aqt::InjectConfig& config) {
   return {{"rules", aqt::ToText(config)},
           {"batch", absl::StrCat(options.batch)},

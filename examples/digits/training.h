@@ -1,8 +1,8 @@
 #ifndef EXAMPLES_DIGITS_TRAINING_H_
 #define EXAMPLES_DIGITS_TRAINING_H_
 
-// Trains the classifier as a rule set says. Everything is a function of the options, the data and the number of the
-// step: a training that stops and resumes has the bits of one that did not stop.
+// Trains the classifier with a set of rules. The result is a function of the options, the data and the number of the
+// step: a training that stops and resumes has the bits of an uninterrupted one.
 
 #include <cstdint>
 #include <functional>
@@ -21,13 +21,13 @@ namespace digits {
 struct TrainingOptions {
   Hidden hidden = {320, 256};
   int64_t epochs = 20;
-  int64_t batch = 32;  // rows per step; the rest of an epoch that does not fill one is left out
+  int64_t batch = 32;  // rows per step; the rest of an epoch that does not fill a batch is dropped
   double learning_rate = 0.05;
   double momentum = 0.9;
   uint64_t seed = 1;  // of initial parameters, order of the rows, and noise
 };
 
-// InvalidArgument, naming the option, when one is not positive (epochs may be 0), or `rows` do not fill a batch.
+// InvalidArgument, naming the option, if one is not positive (epochs may be 0), or `rows` do not fill a batch.
 absl::Status Validate(const TrainingOptions& options, int64_t rows);
 
 // The trainer of the quantized loss, at step 0. Errors: those of Validate, Inject, and TrainStep.

@@ -21,7 +21,7 @@ using ::aqt::testing::FailsWith;
 using ::aqt::testing::IsOk;
 using ::testing::ElementsAre;
 
-// Every row once per epoch, except those that do not fill a batch; each epoch in another order.
+// Every row once per epoch, except those that do not fill a batch; each epoch in a different order.
 TEST(Training, RowsOfStep) {
   TrainingOptions options;
   options.batch = 4;

@@ -1,5 +1,5 @@
 // The FP8 tutorial in C++: casts and scales of 8-bit floats, delayed scaling step by step, and one model trained with
-// four recipes. README.md explains what this prints.
+// four recipes. README.md explains the output.
 
 #include <cstdio>
 #include <string>
@@ -52,7 +52,7 @@ absl::Status Casts() {
   return Print("e4m3", aqt::ops::Cast(x, kE4M3));
 }
 
-// ---- 2. One scale for a tensor, measured now; and a delayed one for the product, which nobody has seen yet.
+// ---- 2. One scale for a tensor, measured now; and a delayed one for the product, which is not known yet.
 
 struct Scaled {
   Value codes, scale;
@@ -95,7 +95,7 @@ absl::Status History() {
   return absl::OkStatus();
 }
 
-// ---- 4. Training. The first model has the layers; the second knows nothing, and a rule brings the recipe.
+// ---- 4. Training. The first model has the layers; the second is written without FP8, and a rule adds the recipe.
 
 std::vector<Value> Fp8Model(Values in) {
   const Value h = aqt::nn::Fp8Dense(in[0], "hidden",

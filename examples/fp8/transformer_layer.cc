@@ -53,7 +53,7 @@ struct Options {
   std::vector<std::string> modes = {"f32", "bf16", "bf16+fp8"};
 };
 
-// How the layer computes.
+// The arithmetic of the layer.
 struct Numbers {
   DType dtype = DType::kF32;  // of activations and products
   bool fp8 = false;           // products in 8-bit floats
@@ -75,8 +75,8 @@ Value Norm(const Value& x, const char* name) {
   return ops::Cast(nn::RmsNorm(ops::Cast(x, DType::kF32), name, {.epsilon = 1e-3}), x.dtype());
 }
 
-// x [seq, batch, hidden] -> the same shape: attention and a network for each position, each behind a norm and beside
-// the residual. Query, key and value are one projection.
+// x [seq, batch, hidden] -> the same shape: attention, then a network for each position, each with a norm before it and
+// a residual around it. Query, key and value are one projection.
 Value TransformerLayer(const Value& x, const Options& options, const Numbers& numbers) {
   const int64_t seq = x.dim(0), batch = x.dim(1), hidden = x.dim(2), size = hidden / options.heads;
   const Value qkv = ops::Reshape(Linear(Norm(x, "norm1"), "qkv_projection", 3 * hidden, numbers),

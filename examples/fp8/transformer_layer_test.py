@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs transformer_layer at a small size: every mode trains, and to nearly the same loss. Times are not looked at."""
+"""Runs transformer_layer at a small size: every mode trains to nearly the same loss. Times are not checked."""
 import pathlib
 import subprocess
 import sys

@@ -18,7 +18,7 @@ namespace ops = aqt::ops;
 
 namespace {
 
-// The members of a JSON object, and what is wrong with them.
+// Reads the members of a JSON object and collects their errors.
 class Fields {
  public:
   static absl::StatusOr<Fields> Read(absl::string_view json, absl::string_view source) {
@@ -55,7 +55,7 @@ class Fields {
   absl::Status status_;
 };
 
-// One layer: attention and a network for each token, each beside its input and before a norm.
+// One layer: attention, then a network for each token, each with a residual around it and a norm after it.
 Value Block(const Value& x, const Value& mask, const EncoderOptions& options) {
   const nn::LayerNormOptions norm = {.epsilon = options.epsilon};
   const Value attended = nn::MultiHeadAttention(x, x, mask, "attention", {.heads = options.heads});

@@ -1,7 +1,7 @@
 #ifndef EXAMPLES_MINILM_ENCODER_H_
 #define EXAMPLES_MINILM_ENCODER_H_
 
-// A sentence encoder: BERT (Devlin et al. 2018) and the mean over its tokens. It knows nothing of quantization.
+// A sentence encoder: BERT (Devlin et al. 2018) and the mean over its tokens, written without quantization.
 
 #include <cstdint>
 
@@ -17,8 +17,8 @@ struct EncoderOptions {
   double epsilon = 0;  // of the norms
 };
 
-// From the config.json of a BertModel of transformers. DataLoss if it is not JSON; InvalidArgument, naming `source` and
-// the field, if one is missing or out of range, or if the model is not BERT, has another activation than "gelu", or
+// Reads the config.json of a BertModel of transformers. DataLoss if it is not JSON; InvalidArgument, naming `source`
+// and the field, if one is missing or out of range, or if the model is not BERT, has another activation than "gelu", or
 // positions that are not absolute.
 absl::StatusOr<EncoderOptions> ReadOptions(absl::string_view json, absl::string_view source);
 
@@ -31,7 +31,7 @@ inline const aqt::Slot kIds{aqt::SlotKind::kData, "ids"};
 inline const aqt::Slot kLengths{aqt::SlotKind::kData, "lengths"};
 inline const aqt::Slot kEmbeddings{aqt::SlotKind::kData, "embeddings"};
 
-// ids, lengths -> embeddings. InvalidArgument, naming both numbers, if `length` is more than options.positions.
+// ids, lengths -> embeddings. InvalidArgument, naming both numbers, if `length` exceeds options.positions.
 absl::StatusOr<aqt::Program> EncoderProgram(const EncoderOptions& options, int64_t sentences, int64_t length);
 
 }  // namespace minilm

@@ -45,15 +45,15 @@ Examples:
 struct Flags {
   std::string folder;
   std::vector<std::string> configs = {"float", "int8_weights", "w8a8", "w8a8_g64", "w8a8_static"};
-  std::string map, sentences;  // empty: those beside this file
+  std::string map, sentences;  // empty: the files beside this one
   std::optional<double> max_difference, min_cosine;
   int threads = 1;
 };
 
-// Sentences as record.py wrote them.
+// Sentences in the format of record.py.
 struct Sentences {
   SlotValues batch;        // ids and lengths
-  SlotValues calibration;  // the same of other sentences
+  SlotValues calibration;  // the same for other sentences
   Array want;              // the embeddings of the batch
 };
 
@@ -90,7 +90,7 @@ struct Comparison {
   double max_difference = 0, mean_cosine = 0, min_cosine = 1;
 };
 
-// Rows of `got` and `want`, which have length 1.
+// Compares the rows of `got` and `want`, which have length 1.
 Comparison Compare(const Array& got, const Array& want) {
   const int64_t rows = want.shape()[0], width = want.shape()[1];
   Comparison result;
@@ -125,7 +125,7 @@ absl::StatusOr<aqt::PreparedProgram> Quantize(const EncoderOptions& options, con
   return aqt::PreparedProgram::Make({serve}, frozen, {.keep_values = false});
 }
 
-// Whether the limits hold; says so if not.
+// Whether the limits hold; reports it if not.
 bool WithinLimits(const Flags& flags, const std::string& name, const Comparison& found) {
   const bool near = !flags.max_difference.has_value() || found.max_difference <= *flags.max_difference;
   const bool parallel = !flags.min_cosine.has_value() || found.min_cosine >= *flags.min_cosine;
@@ -140,7 +140,7 @@ bool WithinLimits(const Flags& flags, const std::string& name, const Comparison&
   return near && parallel;
 }
 
-// The weights of the checkpoint in `folder`, by the map of names.
+// The weights of the checkpoint in `folder`, with names mapped by the file `map_path`.
 absl::StatusOr<SlotValues> ReadWeights(const std::string& folder, const std::string& map_path, const Program& model) {
   const io::FileSystem& fs = io::LocalFileSystem();
   AQT_ASSIGN_OR_RETURN(const std::string text, io::ReadFile(fs, map_path, /*max_bytes=*/1 << 20));

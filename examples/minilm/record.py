@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Records from transformers what encoder_test.py and the command `encoder` compare with.
+"""Records the reference embeddings of encoder_test.py and the command `encoder` from transformers.
 
-  record.py sentences FOLDER   writes sentences.safetensors: the embeddings that the model in FOLDER (fetch.py) gives the
-                               sentences of sentences.txt, and the tokens of calibration.txt
+  record.py sentences FOLDER   writes sentences.safetensors: the embeddings of sentences.txt by the model in FOLDER
+                               (fetch.py), and the tokens of calibration.txt
   record.py tiny               writes testdata/tiny: a BERT of two narrow layers with random weights, and its embeddings
 
 An embedding is the mean of the last hidden states over the tokens of a sentence, divided by its length, as
-sentence-transformers computes it. Everything is computed in f64 and stored as f32, rounded once. Recorded with torch 2.15.0,
+sentence-transformers computes it. Embeddings are computed in f64 and stored as f32, rounded once. Recorded with torch 2.15.0,
 transformers 5.23.0, safetensors 0.8.0 and numpy 2.4.6; needs `pip install torch transformers safetensors numpy`.
 """
 import pathlib
@@ -30,7 +30,7 @@ def embed(model, ids, lengths):
 
 
 def padded(rows):
-    """ids s32 [rows, longest] with zeros behind, and the lengths."""
+    """ids s32 [rows, longest], padded with zeros, and the lengths."""
     lengths = np.array([len(row) for row in rows], np.int32)
     ids = np.zeros((len(rows), lengths.max()), np.int32)
     for to, row in zip(ids, rows):
@@ -63,7 +63,7 @@ def record_sentences(folder):
 
 
 def record_tiny():
-    """Everything counts: weights and biases are large, the epsilon of the norms is, and sentences differ in length."""
+    """Every part matters: weights, biases and the epsilon of the norms are large, and sentences differ in length."""
     torch.manual_seed(16)
     config = transformers.BertConfig(vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
                                      max_position_embeddings=24, layer_norm_eps=1e-2)

@@ -23,7 +23,7 @@ using aqt::Value;
 using Values = absl::Span<const Value>;
 
 const Slot kX{SlotKind::kData, "x"}, kLabels{SlotKind::kData, "labels"}, kLoss{SlotKind::kData, "loss"};
-// The factor of the loss and the learning rate: numbers that f16 has only with a scale.
+// The factor of the loss and the learning rate: numbers that f16 represents only with a scale.
 const Slot kFactor{SlotKind::kData, "factor"}, kRate{SlotKind::kData, "rate"};
 
 Value Model(const Value& x, const Value& labels, int64_t hidden) {
@@ -45,7 +45,7 @@ class Training {
     return aqt::nn::InitParams([&](Values in) { return Outputs(in); }, Inputs(DType::kF32), aqt::MakeKey(0));
   }
 
-  // With the Trainer: in f32, or by Amp in f16.
+  // With the Trainer: in f32, or in f16 through Amp.
   absl::StatusOr<Curve> WithTrainer(std::string name, bool in_f16, const aqt::nn::TrainOptions& how) const {
     AQT_ASSIGN_OR_RETURN(aqt::Program loss, LossProgram(DType::kF32));
     if (in_f16) {
@@ -76,7 +76,7 @@ class Training {
     plain.emplace(kRate, Array::Scalar(static_cast<float>(Rate())));
     SlotValues values;
     for (const auto& [slot, array] : plain) {
-      // Arrays have the scale 1, numbers the power of two below them.
+      // Arrays get the scale 1, numbers the power of two at or below them.
       const aqt::ScaledValue value = aqt::scaled::AsScaled(Value(array));
       AQT_ASSIGN_OR_RETURN(const Array numbers, aqt::ops::Cast(value.data, DType::kF16).ToArray());
       values.emplace(slot, numbers);

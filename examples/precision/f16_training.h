@@ -2,7 +2,7 @@
 #define EXAMPLES_PRECISION_F16_TRAINING_H_
 
 // One training in four ways. The loss is so large that its gradients do not fit f16: in f16 the parameters become NaN,
-// with a loss scale or with scaled arithmetic the training goes as in f32.
+// while with a loss scale or with scaled arithmetic the training proceeds as in f32.
 
 #include <cstdint>
 #include <string>
@@ -14,11 +14,11 @@
 namespace precision {
 
 struct F16TrainingOptions {
-  int64_t rows = 256;  // of the data, all of them in each step
+  int64_t rows = 256;  // of the data; each step uses all of them
   int64_t hidden = 32;
   int steps = 200;
   double learning_rate = 0.5;
-  double loss_factor = 1e7;  // the loss is the mean cross entropy times this, the rate is divided by it
+  double loss_factor = 1e7;  // the loss is the mean cross entropy times this, and the rate is divided by it
 };
 
 struct Curve {

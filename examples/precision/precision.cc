@@ -1,5 +1,5 @@
 // The public examples of jax-scalify and jaxamp in C++: scaled sums, a simulated 8-bit cast, the search for a loss
-// scale, and a training step in f16. README.md explains what this prints.
+// scale, and a training step in f16. README.md explains the output.
 
 #include <cstdio>
 #include <string>
@@ -101,7 +101,7 @@ absl::Status LossScale() {
   return absl::OkStatus();
 }
 
-// ---- 4. A training loop in mixed precision. The model does not know.
+// ---- 4. A training loop in mixed precision. The model is written without it.
 
 std::vector<Value> Model(Values in) {
   const Value h = aqt::ops::Relu(aqt::nn::Dense(in[0], "hidden", {.features = 8}));

@@ -1,8 +1,8 @@
 #ifndef AQT_EXAMPLES_QUICKSTART_KERNELS_H_
 #define AQT_EXAMPLES_QUICKSTART_KERNELS_H_
 
-// The MLP of AQT's README: its inputs, and the weights that flax gives it for PRNGKey(0) (jax_threefry_partitionable
-// off), as recorded from aqtp 0.9.0, jax 0.10.2. Nine digits name an f32 exactly.
+// The MLP of AQT's README: its inputs, and the weights that flax draws for PRNGKey(0) (jax_threefry_partitionable off),
+// as recorded from aqtp 0.9.0, jax 0.10.2. Nine digits identify an f32 exactly.
 
 namespace quickstart {
 

@@ -1,5 +1,5 @@
-// AQT's public examples in C++: an MLP in int8 and int4, an int8 matrix product by hand, and a quantizer by itself.
-// README.md explains what this prints.
+// AQT's public examples in C++: an MLP in int8 and int4, an int8 matrix product by hand, and a standalone quantizer.
+// README.md explains the output.
 
 #include <algorithm>
 #include <cmath>
@@ -25,7 +25,7 @@
 namespace quickstart {
 namespace {
 
-// Nine digits name an f32 exactly; five are enough where the last bits depend on the machine's order of summation.
+// Nine digits identify an f32 exactly; five suffice where the last bits depend on the machine's order of summation.
 void PrintRows(const char* name, absl::Span<const float> values, int columns, int digits = 9) {
   for (size_t i = 0; i < values.size(); ++i) {
     if (i % columns == 0) std::printf("  %-8s", i == 0 ? name : "");
@@ -62,7 +62,7 @@ absl::Status MlpExample() {
   return absl::OkStatus();
 }
 
-// ---- 2. What happens inside, by hand: a [3,4] x w [4,5] in int8.
+// ---- 2. The steps inside, by hand: a [3,4] x w [4,5] in int8.
 
 constexpr float kA[3 * 4] = {1.76405239f,  0.400157213f,  0.97873801f,   2.24089313f,  1.867558f,    -0.977277875f,
                              0.950088441f, -0.151357204f, -0.103218853f, 0.410598516f, 0.144043565f, 1.45427346f};
@@ -112,7 +112,7 @@ absl::Status MatmulExample() {
   return absl::OkStatus();
 }
 
-// ---- 3. One tensor, quantized and back, with fewer and with more bits.
+// ---- 3. One tensor, quantized and dequantized, with fewer and with more bits.
 
 absl::Status QuantizerExample() {
   float x[10];

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs quickstart; what it prints is expected_output.txt, and its exact rows are those of the Python originals."""
+"""Runs quickstart; its output is expected_output.txt, and its exact rows are those of the Python originals."""
 import pathlib
 import re
 import struct
@@ -23,7 +23,7 @@ RECORDED = {
                "408a4ce4 3f7f2f1d 402f2fe8 408b7dc4 4068a7f1 "
                "bd9dfcb7 402f75bf beb4f53b 3e529fb4 bf9944c8",
 }
-# And what its README prints in decimals: scale, qvalues and values of its quantizer.
+# The decimals in AQT's README: scale and qvalues of its quantizer.
 QUANTIZER = {
     4: (1.4285715, [1, 2, 4, 5, 7]),
     2: (10, [0, 0, 1, 1, 1]),

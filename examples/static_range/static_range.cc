@@ -1,5 +1,5 @@
 // Static ranges: a float classifier is quantized after its training, with ranges of the activations that are measured
-// on some batches and fixed. Served, no activation is looked at to find its scale.
+// on some batches and then fixed. Serving computes no scales from activations.
 //   ./bazelw run //examples/static_range
 
 #include <cstdint>
@@ -28,7 +28,7 @@ constexpr char kRules[] = R"pb(
 )pb";
 constexpr int64_t kCalibrationRows = 64, kCalibrationBatches = 8;
 
-// The rows that ranges are measured on.
+// The rows on which ranges are measured.
 std::vector<SlotValues> CalibrationBatches(const digits::Dataset& data) {
   std::vector<SlotValues> batches;
   for (int64_t batch = 0; batch < kCalibrationBatches; ++batch) {
@@ -44,7 +44,7 @@ absl::Status Run() {
   const digits::Dataset train = data.Slice(0, digits::kTrainRows), test = data.Slice(digits::kTrainRows, data.rows());
   const aqt::Array pixels = digits::Pixels(test);
 
-  // Float, as it is.
+  // The float model.
   const digits::TrainingOptions options = {.hidden = {64}, .epochs = 8};
   AQT_ASSIGN_OR_RETURN(aqt::nn::Trainer trainer, digits::MakeTrainer(options, {}, train.rows()));
   AQT_RETURN_IF_ERROR(digits::TrainTo(trainer, train, options, 8 * digits::StepsPerEpoch(options, train.rows())));

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs static_range: fixed ranges cost at most a point of accuracy, and what is served is int8."""
+"""Runs static_range: fixed ranges cost at most a point of accuracy, and the served model is int8."""
 import pathlib
 import re
 import subprocess

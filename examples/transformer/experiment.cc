@@ -39,7 +39,7 @@ namespace {
 
 const Slot kInput{SlotKind::kData, "bytes"}, kTargets{SlotKind::kData, "targets"}, kLogits{SlotKind::kData, "logits"};
 
-// Numbers of independent keys made of the seed.
+// Numbers of independent keys derived from the seed.
 enum : uint32_t { kInitialKey, kBatchKey, kNoiseKey };
 
 aqt::Key KeyOf(const ExperimentOptions& options, uint32_t purpose) {
@@ -75,7 +75,7 @@ absl::StatusOr<aqt::Program> LogitsProgram(const ExperimentOptions& options, int
   return program.ok() ? InPrecision(*program, options) : program;
 }
 
-// The windows of `text` at these places, and the same one byte later.
+// The windows of `text` at these places, and the same windows one byte later.
 SlotValues Windows(absl::string_view text, absl::Span<const int64_t> places, int64_t length) {
   const aqt::Shape shape = {static_cast<int64_t>(places.size()), length};
   aqt::ArrayBuilder bytes(aqt::DType::kS32, shape), targets(aqt::DType::kS32, shape);
@@ -91,7 +91,7 @@ SlotValues Windows(absl::string_view text, absl::Span<const int64_t> places, int
 
 using SettingTexts = std::map<std::string, std::string>;
 
-// What the state does not show, and its steps depend on: a training goes on with the same.
+// Settings that affect the steps but are not in the state: a training must resume with the same.
 absl::StatusOr<SettingTexts> Settings(const ExperimentOptions& options, const aqt::InjectConfig& config) {
   std::string amp;
   if (options.amp.has_value()) {
@@ -192,7 +192,7 @@ absl::StatusOr<Array> TrainedLogits(const ExperimentOptions& options, const aqt:
   AQT_ASSIGN_OR_RETURN(const aqt::Program quantized, aqt::Inject(model, config));
   SlotValues values = state;
   values[kInput] = bytes;
-  // Keys are read only by gradients.
+  // Only gradients read keys.
   for (const int i : quantized.InputsOfKind(SlotKind::kKey)) {
     values[quantized.inputs[i].slot] = Array::Of<uint32_t>({0, 0}, {2});
   }
@@ -247,7 +247,7 @@ absl::StatusOr<std::string> Served::Sample(std::string prompt, int64_t bytes, do
   const int64_t length = options_.model.length;
   const aqt::RandomBits bits(aqt::MakeKey(seed), bytes);
   for (int64_t i = 0; i < bytes; ++i) {
-    // The last bytes, and zeros behind them, which they do not see.
+    // The last bytes, followed by zeros, which they do not see.
     const int64_t known = std::min<int64_t>(static_cast<int64_t>(prompt.size()), length);
     aqt::ArrayBuilder context(aqt::DType::kS32, {1, length});
     for (int64_t j = 0; j < length; ++j) {

@@ -1,8 +1,8 @@
 #ifndef EXAMPLES_TRANSFORMER_EXPERIMENT_H_
 #define EXAMPLES_TRANSFORMER_EXPERIMENT_H_
 
-// Trains the language model as rules say, freezes it, and serves it. Everything is a function of the options and the
-// number of the step: a training that stops and resumes has the bits of one that did not.
+// Trains the language model with a set of rules, freezes it, and serves it. The result is a function of the options and
+// the number of the step: a training that stops and resumes has the bits of an uninterrupted one.
 
 #include <cstdint>
 #include <optional>
@@ -24,15 +24,15 @@ namespace transformer {
 
 struct ExperimentOptions {
   ModelOptions model = {};
-  int64_t text_bytes = 400'000;  // of which the last tenth is held out
+  int64_t text_bytes = 400'000;  // the last tenth is held out
   int64_t steps = 1000, batch = 16;
-  double learning_rate = 2e-3;  // at its peak, after a tenth of the steps; a cosine from there to a tenth of it
+  double learning_rate = 2e-3;  // the peak, after a tenth of the steps; then a cosine down to a tenth of it
   uint64_t seed = 1;            // of text, initial parameters, order of the batches, and noise
   // The precision in which the model computes, trained and served; null: f32. Parameters are f32.
   std::optional<aqt::AmpOptions> amp = std::nullopt;
 };
 
-// InvalidArgument, naming the option, when one is out of range.
+// InvalidArgument, naming the option, if one is out of range.
 absl::Status Validate(const ExperimentOptions& options);
 
 struct Text {
@@ -40,16 +40,16 @@ struct Text {
 };
 Text MakeText(const ExperimentOptions& options);
 
-// The entropy of a byte of `text` for somebody who knows the byte before it, in nat.
+// The entropy of a byte of `text` given the previous byte, in nat.
 double BigramEntropy(absl::string_view text);
 
 // The trainer of the quantized loss, at step 0; AdamW with a warm-up. Errors: those of Validate and Inject.
 absl::StatusOr<aqt::nn::Trainer> MakeTrainer(const ExperimentOptions& options, const aqt::InjectConfig& config);
 // Windows of the text at random places, with the bytes that follow.
 aqt::SlotValues BatchOfStep(absl::string_view text, const ExperimentOptions& options, int64_t step);
-extern const aqt::Slot kLoss;  // what Trainer::Step returns: nat per byte, before the step
+extern const aqt::Slot kLoss;  // an output of Trainer::Step: nat per byte, before the step
 
-// What serving needs, from the state of a training: see aqt::Freeze.
+// The values for serving, from the state of a training: see aqt::Freeze.
 absl::StatusOr<aqt::SlotValues> FreezeModel(const ExperimentOptions& options, const aqt::InjectConfig& config,
                                             const aqt::SlotValues& state);
 
@@ -58,11 +58,11 @@ class Served {
  public:
   static absl::StatusOr<Served> Make(const ExperimentOptions& options, const aqt::InjectConfig& config,
                                      const aqt::SlotValues& frozen);
-  // The mean loss over the whole windows of `text`, in nat per byte. InvalidArgument for a text without one.
+  // The mean loss over the complete windows of `text`, in nat per byte. InvalidArgument for a text without one.
   absl::StatusOr<double> Loss(absl::string_view text) const;
   // Logits for bytes s32 [rows, length], rows = 1 or the batch of the options.
   absl::StatusOr<aqt::Array> Logits(const aqt::Array& bytes) const;
-  // `bytes` more bytes after `prompt`, of which the last ones are the context. Temperature 0 takes the likeliest byte.
+  // `bytes` more bytes after `prompt`, whose last bytes are the context. Temperature 0 takes the likeliest byte.
   absl::StatusOr<std::string> Sample(std::string prompt, int64_t bytes, double temperature, uint64_t seed) const;
 
  private:

@@ -81,11 +81,11 @@ TEST(Stories, AreTextWithTrueSums) {
 
 TEST(BigramEntropy, ByHand) {
   EXPECT_EQ(BigramEntropy("abababa"), 0);
-  // After each of two letters, either with the same frequency.
+  // After each of the two letters, both follow with the same frequency.
   EXPECT_NEAR(BigramEntropy("aabba"), std::log(2.0), 1e-12);
 }
 
-// What is trained is what is served, in every bit: fused or not, one row or a batch, one thread or two.
+// The served model has the bits of the trained one: fused or not, one row or a batch, one thread or two.
 TEST(Experiment, ServedLogitsAreThoseOfTheTraining) {
   struct Case {
     const char* name;
@@ -150,7 +150,7 @@ TEST(Experiment, AResumedTrainingHasTheSameBits) {
   ExpectResumes(SmallInBf16(), Shipped("fp8_delayed"));
 }
 
-// Each recipe for 8-bit floats learns what bf16 learns. By seed a recipe is off by up to 0.04.
+// Each recipe for 8-bit floats learns as well as bf16. Depending on the seed a recipe is off by up to 0.04.
 TEST(Experiment, Fp8LearnsAsBf16) {
   ExperimentOptions options = SmallInBf16();
   options.steps = 120;

@@ -1,5 +1,5 @@
-// The language model against JAX: ten steps of gradient descent, recorded in tests/golden/transformer (record.py is
-// there). Both compute in f64; the recording is rounded to f32.
+// Compares the language model with JAX: ten steps of gradient descent, recorded in tests/golden/transformer by its
+// record.py. Both compute in f64; the recording is rounded to f32.
 
 #include <algorithm>
 #include <cmath>
@@ -58,9 +58,9 @@ double Largest(const Array& x) {
   return largest;
 }
 
-// The recording was rounded to f32, which is off by at most 2^-24 of a number, or 2^-149. What is left between two
-// computations in f64 is far less: some thousand roundings of 2^-53, relative to numbers of the size `scale`, of which
-// some cancel (keys with a bias have the attention of those without, so its gradient is 0).
+// The recording was rounded to f32, which is off by at most 2^-24 of a number, or 2^-149. The remaining difference
+// between two computations in f64 is far smaller: some thousand roundings of 2^-53, relative to numbers of the size
+// `scale`, some of which cancel (keys with a bias have the attention of those without, so its gradient is 0).
 void ExpectNear(const Array& got, const Array& want, double scale, const std::string& what) {
   ASSERT_EQ(got.shape(), want.shape()) << what;
   double worst = 0;

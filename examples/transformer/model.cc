@@ -17,7 +17,7 @@ namespace nn = aqt::nn;
 
 namespace {
 
-// One layer: attention and a network for each position, each behind a norm and beside the residual x.
+// One layer: attention, then a network for each position, each with a norm before it and a residual x around it.
 Value Block(const Value& x, const Value& mask, const ModelOptions& options, bool train) {
   const nn::DropoutOptions dropout = {.rate = options.dropout, .train = train};
   const Value normed = nn::LayerNorm(x, "norm1");

@@ -1,8 +1,8 @@
 #ifndef EXAMPLES_TRANSFORMER_MODEL_H_
 #define EXAMPLES_TRANSFORMER_MODEL_H_
 
-// A language model over bytes: a transformer that predicts each byte of a text from those before it. It knows nothing
-// of quantization.
+// A language model over bytes: a transformer that predicts each byte of a text from the previous ones. It is written
+// without quantization.
 
 #include <cstdint>
 
@@ -18,7 +18,7 @@ struct ModelOptions {
   aqt::DType dtype = aqt::DType::kF32;  // of parameters and logits
 };
 
-constexpr int64_t kBytes = 256;  // values of a byte
+constexpr int64_t kBytes = 256;  // number of byte values
 
 // bytes s32 [batch, length] -> logits of the byte that follows each of them [batch, length, 256]. Position i
 // depends only on positions up to i.
