@@ -76,9 +76,10 @@ AmpRule UseWidestPrecision();
 // Converts to `dtype`.
 AmpRule UsePrecision(DType dtype);
 
-// Rules by key.
+// The rules of a policy, by key.
 using AmpPolicy = absl::btree_map<std::string, AmpRule>;
-// The default policy listed above.
+// The default policy listed above: compute precision for contractions, additions and subtractions, f32 for exp, log,
+// mul and div.
 AmpPolicy DefaultAmpPolicy();
 
 // The options of Amp.

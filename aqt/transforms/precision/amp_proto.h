@@ -15,7 +15,8 @@ namespace aqt {
 // rule without a key or a precision, a duplicate key, a key to remove that is not a default, and f64 as compute_dtype.
 absl::StatusOr<AmpOptions> AmpOptionsFromText(absl::string_view textproto, absl::string_view source = "config");
 
-// AmpOptionsFromText(ToText(o)) has the policy of o. InvalidArgument, naming the key, for a rule with a function.
+// The textproto of the options: AmpOptionsFromText(ToText(o)) has the policy of o. InvalidArgument, naming the key, for
+// a rule with a function.
 absl::StatusOr<std::string> ToText(const AmpOptions& options);
 
 }  // namespace aqt

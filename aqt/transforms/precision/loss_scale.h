@@ -23,7 +23,7 @@
 
 namespace aqt {
 
-// The initial state and the update rule.
+// The initial state of a dynamic scaler, and its update rule.
 struct DynamicScaler {
   int32_t patience = 2000;  // finite steps before the scaler grows
   double adjust_factor = 2;
@@ -35,16 +35,16 @@ struct DynamicScaler {
   bool subnormals_are_zero = false;
 };
 
-// The initial values of the state's slots.
+// The initial values of the scaler's slots.
 SlotValues InitialScalerState(const DynamicScaler& options);
-// Whether the slot is part of this state.
+// Whether the slot is part of the scaler's state.
 bool IsScalerState(const Slot& slot);
 
-// The state inside a trace.
+// The scaler's state inside a trace.
 struct ScalerValues {
   Value patience, adjust_factor, scaler, count, total_resets;
 };
-// The next state. `finite` is a bool scalar: whether all results were finite.
+// The scaler's next state. `finite` is a bool scalar: whether all results were finite.
 ScalerValues UpdateScaler(const ScalerValues& state, const Value& finite, const DynamicScaler& options);
 
 // A bool scalar: whether all elements of the floats among `values` are finite.
@@ -53,7 +53,8 @@ Value AllFinite(absl::Span<const Value> values);
 // The output that says whether a step's results were finite.
 inline constexpr char kFiniteOutput[] = "dynamic_scaler/finite";
 
-// `loss` computes a scalar loss as output 0 (ValueAndGrad). The result has its inputs and the state. Its outputs:
+// A loss and its gradients with dynamic loss scaling. `loss` computes a scalar loss as output 0 (ValueAndGrad). The
+// result has its inputs and the state. Its outputs:
 //   - those of `loss`, output 0 in the scaler's dtype (left out by DynamicScaleGrad);
 //   - data "grad(<path>)" for each position in `wrt`, in the scaler's dtype, then the outputs that backward rules
 //     write;
@@ -65,7 +66,7 @@ inline constexpr char kFiniteOutput[] = "dynamic_scaler/finite";
 // itself has a slot of the state.
 absl::StatusOr<Program> DynamicScaleValueAndGrad(const Program& loss, absl::Span<const int> wrt,
                                                  const DynamicScaler& options = {});
-// The same without the outputs of `loss`.
+// DynamicScaleValueAndGrad without output 0, the value.
 absl::StatusOr<Program> DynamicScaleGrad(const Program& loss, absl::Span<const int> wrt,
                                          const DynamicScaler& options = {});
 

@@ -66,13 +66,13 @@ namespace scaled {
 
 // ---- powers of two
 
-// x = scale * mantissa.
+// The parts of x = scale * mantissa.
 struct Pow2Parts {
   Value scale, mantissa;
 };
-// Splits x. The scale, of scale_dtype (null: that of x), is the power of two at or below |x|: 0 for 0 and for a
-// subnormal f32, infinite for an infinity or a NaN. The mantissa, of x's dtype, has a magnitude in [1, 2), or is
-// x / 2^-126 where the scale is 0 or infinite.
+// x as a power-of-two scale and a mantissa. The scale, of scale_dtype (null: that of x), is the power of two at or
+// below |x|: 0 for 0 and for a subnormal f32, infinite for an infinity or a NaN. The mantissa, of x's dtype, has a
+// magnitude in [1, 2), or is x / 2^-126 where the scale is 0 or infinite.
 Pow2Parts Pow2Decompose(const Value& x, std::optional<DType> scale_dtype = std::nullopt);
 // x rounded to a power of two, in x's dtype.
 Value Pow2Round(const Value& x, ScaleRounding rounding);
@@ -104,9 +104,9 @@ ScaledValue Rebalance(const ScaledValue& x, const Value& factor, const ScalifyRu
 // Rebalances x by the largest magnitude of the data, so that it becomes about 1. The factor is a power of two and at
 // least 2^-14. The scale stays within the range of its dtype, and is kept if the factor is not finite.
 ScaledValue DynamicRescaleMax(const ScaledValue& x, const ScalifyRules& rules = {});
-// The same by the mean magnitude.
+// As DynamicRescaleMax, by the mean magnitude.
 ScaledValue DynamicRescaleL1(const ScaledValue& x, const ScalifyRules& rules = {});
-// The same by the root mean square.
+// As DynamicRescaleMax, by the root mean square.
 ScaledValue DynamicRescaleL2(const ScaledValue& x, const ScalifyRules& rules = {});
 
 // ---- rules of operations. The scales of sums, choices and powers stay finite.
@@ -119,31 +119,34 @@ ScaledValue Sub(const ScaledValue& x, const ScaledValue& y, const ScalifyRules& 
 ScaledValue Mul(const ScaledValue& x, const ScaledValue& y);
 // x / y; the scales are divided.
 ScaledValue Div(const ScaledValue& x, const ScaledValue& y);
-// `x_fits`, `y_fits`: whether an operand is known to hold only zeros and infinities, so that its data can be compared
-// with any other data. By default this is read from the operand if it is an array.
+// max(x, y), with the larger scale. `x_fits`, `y_fits`: whether an operand is known to hold only zeros and infinities,
+// so that its data can be compared with any other data; then the other scale is used. By default this is read from the
+// operand if it is an array.
 ScaledValue Max(const ScaledValue& x, const ScaledValue& y, const ScalifyRules& rules = {},
                 std::optional<bool> x_fits = std::nullopt, std::optional<bool> y_fits = std::nullopt);
 // min(x, y); otherwise as Max.
 ScaledValue Min(const ScaledValue& x, const ScaledValue& y, const ScalifyRules& rules = {},
                 std::optional<bool> x_fits = std::nullopt, std::optional<bool> y_fits = std::nullopt);
-// A plain bool array; compares the values in f32.
+// x compared with y, by their values in f32 (f64 for f64 data): a plain bool array.
 Value Compare(kernels::CompareKind kind, const ScaledValue& x, const ScaledValue& y);
 // The parts in order along `axis`, with their largest scale.
 ScaledValue Concatenate(absl::Span<const ScaledValue> parts, int64_t axis, const ScalifyRules& rules = {});
-// pred ? x : y
+// pred ? x : y, with the larger scale.
 ScaledValue Select(const Value& pred, const ScaledValue& x, const ScaledValue& y, const ScalifyRules& rules = {});
 // For sums of products of data with these scales, the scale is their product. With `terms`, the number of products in a
 // sum, the sums are divided by its square root, rounded as the rules say, and the scale is multiplied by it.
 ScaledValue SumsOfProducts(const Value& sums, absl::Span<const Value> scales, std::optional<int64_t> terms,
                            const ScalifyRules& rules = {});
-// The sums of the data are divided by the square root of the number of terms, rounded as the rules say.
+// A dot_general of scaled operands. The sums of the data are divided by the square root of the number of terms, rounded
+// as the rules say.
 ScaledValue DotGeneral(const ScaledValue& x, const ScaledValue& y, const DotDims& dims, DType out,
                        const ScalifyRules& rules = {});
-// The sum over `axes`, divided and scaled as in DotGeneral.
+// The sum over `axes`. The sums are divided and scaled as in DotGeneral.
 ScaledValue ReduceSum(const ScaledValue& x, const Axes& axes, bool keepdims, const ScalifyRules& rules = {});
-// The scale of the operand is first limited to the powers of two whose n-th power its dtype holds.
+// The product over `axes`; the scale is that of x to the power of the number of factors. The scale of the operand is
+// first limited to the powers of two whose n-th power its dtype holds.
 ScaledValue ReduceProd(const ScaledValue& x, const Axes& axes, bool keepdims, const ScalifyRules& rules = {});
-// x^exponent. The scale is limited as in ReduceProd.
+// x^exponent, for data and scale. The scale is limited as in ReduceProd.
 ScaledValue IntegerPow(const ScaledValue& x, int64_t exponent, const ScalifyRules& rules = {});
 // The square roots of the data and of the scale.
 ScaledValue Sqrt(const ScaledValue& x);

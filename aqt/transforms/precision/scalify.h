@@ -35,11 +35,11 @@ struct ScalifyOptions {
 // The slot of a scale: "<path>:scale", of the same kind.
 Slot ScaleSlot(const Slot& slot);
 
-// The result has the inputs of `program` followed by the scales of the scaled ones, in their order; and its outputs,
-// followed by the scales of the scaled ones. Data keep their names. An output of kind param or stat with the name of an
-// input (the next state of a training) is scaled if and only if the input is, with a scale of the same dtype.
-// InvalidArgument for a scaled input that `program` does not have or that is not a float, for a scale_dtype other than
-// f16, bf16, f32 and f64, and for an operation without a rule, with its name, scope and line.
+// `program` in scaled arithmetic. The result has the inputs of `program` followed by the scales of the scaled ones, in
+// their order; and its outputs, followed by the scales of the scaled ones. Data keep their names. An output of kind
+// param or stat with the name of an input (the next state of a training) is scaled if and only if the input is, with a
+// scale of the same dtype. InvalidArgument for a scaled input that `program` does not have or that is not a float, for
+// a scale_dtype other than f16, bf16, f32 and f64, and for an operation without a rule, with its name, scope and line.
 absl::StatusOr<Program> Scalify(const Program& program, const ScalifyOptions& options);
 
 }  // namespace aqt

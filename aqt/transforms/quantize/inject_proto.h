@@ -22,7 +22,7 @@ absl::StatusOr<InjectConfig> InjectConfigFromPreset(absl::string_view name);
 // The names of the presets in configs/presets/inject.
 std::vector<std::string> InjectPresetNames();
 
-// InjectConfigFromText(ToText(c)) == c for any legal c.
+// The textproto of a configuration: InjectConfigFromText(ToText(c)) == c for any legal c.
 std::string ToText(const InjectConfig& config);
 
 }  // namespace aqt
