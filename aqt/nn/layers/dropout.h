@@ -14,7 +14,7 @@ struct DropoutOptions {
   bool train = true;  // if false, or with rate 0, x passes unchanged
 };
 
-// Each element is x / (1 - rate) with probability 1 - rate, else 0 (Srivastava et al. 2014). The random numbers are
+// Each element is x / (1 - rate) with probability 1 - rate, else 0 (Srivastava et al., 2014). The random numbers are
 // those of ops::RandomUniform with the input of kind key "<scope>/<name>/dropout"; nn::Trainer makes a new key for each
 // step. Poisoned: InvalidArgument if the rate is out of range; AlreadyExists if the scope has a Dropout of this name,
 // since both would drop the same elements.

@@ -35,19 +35,19 @@ enum class Distribution : uint8_t {
   kUniform,          // in [-limit, limit) with limit = sqrt(3 variance)
 };
 
-// Mean 0 and variance scale / fan. Precondition: scale > 0.
+// Random numbers with mean 0 and variance scale / fan. Precondition: scale > 0.
 Initializer VarianceScaling(double scale, Fan fan, Distribution distribution, FanAxes axes = {});
 
 // Glorot and Bengio 2010, also known as Xavier: uniform, with variance 1 / average fan.
 Initializer GlorotUniform(FanAxes axes = {});
-// The same from a truncated normal distribution, as in jax.
+// As GlorotUniform, from a truncated normal distribution, as in jax.
 Initializer GlorotNormal(FanAxes axes = {});
-// LeCun et al. 1998: truncated normal, with variance 1 / fan_in, as in jax. The default of Flax. LecunUniform is in
+// LeCun et al., 1998: truncated normal, with variance 1 / fan_in, as in jax. The default of Flax. LecunUniform is in
 // parameter.h.
 Initializer LecunNormal(FanAxes axes = {});
-// He et al. 2015, also known as Kaiming: uniform, with variance 2 / fan_in, for layers followed by a ReLU.
+// He et al., 2015, also known as Kaiming: uniform, with variance 2 / fan_in, for layers followed by a ReLU.
 Initializer HeUniform(FanAxes axes = {});
-// The same from a truncated normal distribution, as in jax.
+// As HeUniform, from a truncated normal distribution, as in jax.
 Initializer HeNormal(FanAxes axes = {});
 
 }  // namespace aqt::nn

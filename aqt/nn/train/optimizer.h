@@ -25,7 +25,7 @@ struct Sgd {
   double momentum = 0.9;
 };
 
-// Adam. In f32, or f64 for p of f64; p' is rounded to the dtype of p:
+// The Adam optimizer, in f32, or f64 for p of f64; p' is rounded to the dtype of p:
 //   t' = t + 1
 //   mu' = (1 - b1) * g + b1 * mu;   nu' = (1 - b2) * (g * g) + b2 * nu
 //   u = (mu' / (1 - b1^t')) / (sqrt(nu' / (1 - b2^t') + eps_root) + eps)
@@ -54,7 +54,7 @@ struct AdamW {
 // Any of the optimizers.
 using Optimizer = std::variant<Sgd, Adam, AdamW>;
 
-// InvalidArgument, naming the optimizer and the field, for a value out of range.
+// Checks the fields. InvalidArgument, naming the optimizer and the field, for a value out of range.
 absl::Status Validate(const Optimizer& optimizer);
 
 }  // namespace aqt::nn

@@ -163,7 +163,7 @@ TEST(OptimizerTest, NarrowParametersHaveWideMoments) {
   }
 }
 
-// The rate of an update is the one for the number of previous updates.
+// An update uses the rate for the number of previous updates.
 TEST(OptimizerTest, RatesFollowTheSchedule) {
   const Schedule schedule = LinearSchedule{.init_value = 0.1, .end_value = 0.7, .transition_steps = 7};
   const absl::StatusOr<Program> step = TrainStep(Loss(DType::kF32), Sgd{.learning_rate = schedule, .momentum = 0.5});

@@ -23,7 +23,7 @@ struct Ema {
   bool debias = false;
 };
 
-// Steps around the optimizer, in this order:
+// The options of TrainStep. Around the optimizer, a step does the following, in this order:
 //   1. Gradients of a scaled loss are divided by the scaler. If they are not all finite, the step may be skipped.
 //   2. They are accumulated. Only every accumulate_steps-th step continues, with their mean.
 //   3. They are clipped, by value, then by norm.

@@ -79,11 +79,11 @@ absl::StatusOr<WeightsReport> CheckWeights(const WeightsMap& map, const io::Tens
 // name. Errors: CheckWeights'; InvalidArgument with its full report unless it is ok; those of reading.
 absl::StatusOr<SlotValues> LoadWeights(const WeightsMap& map, const io::TensorSource& source, const Program& program);
 
-// The inverse: writes a safetensors file with the names, dtypes, shapes and metadata of `source`. The parts that rules
-// use come from `values`, rounded once to the tensor's dtype; everything else is copied. If LoadWeights loaded the
-// values without rounding, each tensor gets its original bytes. An existing file is replaced. Errors: LoadWeights';
-// NotFound or InvalidArgument, naming the slot, for a value that is missing or of another dtype or shape than the
-// program's; OutOfRange if a finite value is not finite in the tensor's dtype; those of writing.
+// The inverse of LoadWeights: writes a safetensors file with the names, dtypes, shapes and metadata of `source`. The
+// parts that rules use come from `values`, rounded once to the tensor's dtype; everything else is copied. If
+// LoadWeights loaded the values without rounding, each tensor gets its original bytes. An existing file is replaced.
+// Errors: LoadWeights'; NotFound or InvalidArgument, naming the slot, for a value that is missing or of another dtype
+// or shape than the program's; OutOfRange if a finite value is not finite in the tensor's dtype; those of writing.
 absl::Status SaveWeights(const WeightsMap& map, const io::TensorSource& source, const Program& program,
                          const SlotValues& values, const io::FileSystem& fs, absl::string_view path);
 

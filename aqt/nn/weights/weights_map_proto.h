@@ -16,7 +16,7 @@ namespace aqt::nn {
 // leave unused, a slice without axis, begin or end.
 absl::StatusOr<WeightsMap> WeightsMapFromText(absl::string_view textproto, absl::string_view source = "weights map");
 
-// WeightsMapFromText(ToText(map)) is the map. Precondition: slots are of kind param or stat.
+// The textproto of a map: WeightsMapFromText(ToText(map)) is the map. Precondition: slots are of kind param or stat.
 std::string ToText(const WeightsMap& map);
 
 }  // namespace aqt::nn
