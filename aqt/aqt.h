@@ -2,7 +2,7 @@
 #define AQT_AQT_H_
 
 // Everything that a program needs to quantize contractions, and to trace, inject, train, fold and serve a model. The
-// target is @aqt//:aqt. A library that compiles often includes what it uses instead.
+// target is @aqt//:aqt. A library that is compiled often should include only the headers that it uses.
 
 // IWYU pragma: begin_exports
 #include "aqt/collective/collective.h"

@@ -25,7 +25,7 @@ enum class StageKind {
   kGrad,     // includes a loss scaler (loss_scale.h)
   kScalify,  // after gradients, whose equations are scaled like all others
   kExpand,   // after gradients, which need the composites
-  kFold,     // last, because its result is what is served
+  kFold,     // last, because its result is served
   kDce,
 };
 absl::string_view ToString(StageKind kind);  // "inject", ...

@@ -31,7 +31,7 @@ TEST(F16Training, NeedsHelpAtSmallSizeToo) {
   ExpectClaims(*curves);
 }
 
-// The gradients are what exceeds f16: with a smaller loss, f16 needs no help.
+// Only the gradients exceed f16: with a smaller loss, f16 needs no help.
 TEST(F16Training, ASmallLossNeedsNoHelp) {
   const absl::StatusOr<std::vector<Curve>> curves =
       TrainInF16(Data(), {.rows = 64, .hidden = 16, .steps = 60, .loss_factor = 8});

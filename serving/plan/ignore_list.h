@@ -20,7 +20,7 @@ struct IgnoreOptions {
   std::vector<std::string> heads;
 };
 
-// In the order of the checkpoint. No entry matches a quantized module or the parent of one.
+// In the order of the checkpoint. No entry matches a quantized module, and no entry is the parent of one.
 std::vector<std::string> IgnoreEntries(const ModuleRoles& roles, const std::vector<TensorPlan>& tensors,
                                        const IgnoreOptions& options);
 

@@ -27,7 +27,7 @@ namespace aqt::serving {
 struct PlanOptions {
   bool single_file = false;     // all tensors go to one file; overrides the other options
   int64_t max_shard_bytes = 0;  // bytes of tensors per file; 0: no limit
-  bool keep_shards = false;     // without a limit: writes the files of the input, with an index
+  bool keep_shards = false;     // without a limit: files with the names of the input's, and an index
   std::string stem = "model";   // of the names of new files: "model.safetensors", "model-00001-of-00002.safetensors"
   std::set<std::string> keep_float;  // tensors to leave as they are, because they hold a NaN or an infinity
 };

@@ -70,8 +70,8 @@ TEST(ScheduleTest, ExactRates) {
       ElementsAre(0, 0.25f, 5, 2, 1.5f, 0));
 }
 
-// The middle of a cosine, against f64. Besides the cosine, whose error for an angle rounded three times is at most 4 *
-// 2^-24 pi, there are five roundings of numbers of at most init_value.
+// The middle of a cosine, against f64. Besides the cosine, whose error for an angle rounded three times is at most
+// 4 * 2^-24 pi, there are five roundings of numbers of at most init_value.
 TEST(ScheduleTest, CosineIsCloseToTheFormula) {
   const CosineSchedule schedule = {.init_value = 1, .decay_steps = 1000, .exponent = 1};
   for (int32_t t = 0; t <= 1000; t += 37) {

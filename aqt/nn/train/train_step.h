@@ -36,9 +36,10 @@ struct StepOptions {
   // A step whose gradients are not all finite leaves the parameters and the optimizer's state as they are, at most this
   // many times in a row. stat "skip_if_not_finite/count" counts them.
   std::optional<int> max_consecutive_skips = std::nullopt;
-  // The gradient of an update is the mean of the gradients of this many steps, which is (sum so far + gradient) /
-  // accumulate_steps, in f32 (f64 for parameters of f64). With more than 1 there are stat "accumulation/count" and
-  // "accumulation/gradient/<path>", all 0 after an update. Each step computes an update, whether it is used or not.
+  // The gradient of an update is the mean of the gradients of this many steps, in f32 (f64 for parameters of f64):
+  //   (sum so far + gradient) / accumulate_steps
+  // With more than 1 there are stat "accumulation/count" and "accumulation/gradient/<path>", all 0 after an update.
+  // Each step computes an update, whether it is used or not.
   int64_t accumulate_steps = 1;
   // Each element is clipped to [-clip_value, clip_value]. NaN stays.
   std::optional<double> clip_value = std::nullopt;

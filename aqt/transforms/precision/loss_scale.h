@@ -10,8 +10,9 @@
 //
 // The state is five inputs and outputs of kind stat, which a training saves with its other statistics:
 //   dynamic_scaler/patience s32, /adjust_factor, /scaler (DynamicScaler::dtype), /count s32, /total_resets s32
-// After finite results: if count >= patience, scaler *= adjust_factor and count = 0; else count += 1. After others:
-// scaler /= adjust_factor, count = 0, total_resets += 1.
+// The update rule:
+//   after finite results: if count >= patience, scaler *= adjust_factor and count = 0; else count += 1;
+//   after others: scaler /= adjust_factor, count = 0, total_resets += 1.
 
 #include <optional>
 
