@@ -45,7 +45,7 @@ def names(text):
     """[(name with its namespace below aqt, first sentence)] in the order of the header, overloads once."""
     found, comment, spaces = {}, [], []
     for line in text.split("\n"):
-        if line.startswith("// "):
+        if line.startswith("// ") or line == "//":
             comment += [] if line.startswith("// clang-format") else [line[3:]]
             continue
         if match := NAMESPACE.match(line):
