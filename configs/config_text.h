@@ -1,8 +1,8 @@
 #ifndef AQT_CONFIGS_CONFIG_TEXT_H_
 #define AQT_CONFIGS_CONFIG_TEXT_H_
 
-// What the configurations of this folder have in common: reading a textproto such that every error, of syntax or of
-// meaning, says where; starting from a preset. For the converters from messages to structs, which know protobuf.
+// Shared by the configurations of this folder: reading a textproto so that every syntax or semantic error has a
+// position, and starting from a preset. For the converters from messages to structs.
 //
 //   google::protobuf::TextFormat::ParseInfoTree tree;
 //   RETURN_IF_ERROR(ParseText(text, source, /*renames=*/{}, &message, &tree));
@@ -23,17 +23,17 @@
 
 namespace aqt::config {
 
-// A message, and where in the text it stands.
+// The position of a message in the text.
 class Place {
  public:
-  // Of a message that is not from a text: errors have no position.
+  // For a message that is not from a text: errors have no position.
   Place() = default;
-  // Of the whole text. The tree is not copied.
+  // For the whole text. The tree is not copied.
   Place(absl::string_view source, const google::protobuf::TextFormat::ParseInfoTree* tree)
       : Place(source, tree, 0, 0) {}
 
   // The place of a field (of element `index`, or of the first one, of a repeated field); the place of this message when
-  // the text has no such field: it is missing, or comes from the base.
+  // the text has no such field because it is missing or comes from the base.
   Place In(const google::protobuf::Message& message, const char* field, int index = -1) const;
 
   // InvalidArgument "source:line:column: message", both counted from 1.
@@ -51,7 +51,7 @@ class Place {
   int line_ = 0, column_ = 0;
 };
 
-// A word that this language does not know, but its users may.
+// An unknown word that users may try, and its replacement.
 struct Rename {
   absl::string_view message;  // short name of the message type that lacks the field; empty for any, and for other words
   absl::string_view word;
@@ -59,19 +59,19 @@ struct Rename {
 };
 
 // Parses. InvalidArgument with the position of the first error, and with the remedy if `renames` has one. An enum value
-// given as a number must be a known one, too.
+// given as a number must be known.
 absl::Status ParseText(absl::string_view text, absl::string_view source, absl::Span<const Rename> renames,
                        google::protobuf::Message* message, google::protobuf::TextFormat::ParseInfoTree* tree);
 
 // InvalidArgument unless the field `schema` of `message` is 1.
 absl::Status CheckSchema(const google::protobuf::Message& message, const Place& place);
 
-// Replaces `message`, whose field `base` names a preset, by that preset (with its own base resolved), less the fields
-// that `clear` lists (if the message has such a field), overridden by `message`: scalars and lists are replaced,
+// Replaces `message`, whose field `base` names a preset, by that preset (with its own base resolved), without the
+// fields that `clear` lists (if the message has such a field), overridden by `message`: scalars and lists are replaced,
 // messages merged field by field. `schema` is not inherited; `base` and `clear` are left out of the result. Without a
 // base nothing changes.
-// InvalidArgument for an unknown preset, listing the known ones; for a path in `clear` that names nothing which the
-// base sets; for `clear` without a base.
+// InvalidArgument for an unknown preset, listing the known ones; for a path in `clear` that the base does not set; for
+// `clear` without a base.
 absl::Status ResolveBase(absl::Span<const EmbeddedText> presets, const Place& place,
                          google::protobuf::Message* message);
 
@@ -79,7 +79,7 @@ absl::Status ResolveBase(absl::Span<const EmbeddedText> presets, const Place& pl
 std::string NoSuchPreset(absl::string_view name, absl::Span<const EmbeddedText> presets);
 std::vector<std::string> PresetNames(absl::Span<const EmbeddedText> presets);
 
-// The textproto of a message. Doubles are printed such that they read back the same.
+// The textproto of a message. Doubles are printed so that they read back unchanged.
 std::string PrintText(const google::protobuf::Message& message);
 
 }  // namespace aqt::config

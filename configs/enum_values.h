@@ -1,7 +1,7 @@
 #ifndef AQT_CONFIGS_ENUM_VALUES_H_
 #define AQT_CONFIGS_ENUM_VALUES_H_
 
-// Enums of structs as enums of protos: a table has the values in the order of the proto's numbers, starting at 1.
+// Enums of structs as enums of protos: a table lists the values in the order of the proto's numbers, starting at 1.
 
 #include <algorithm>
 #include <cstddef>
@@ -20,7 +20,7 @@ absl::Status ReadEnum(const E (&values)[n], int number, const Place& place, E* o
   return absl::OkStatus();
 }
 
-// The proto's number of a value that the table has.
+// The proto's number of a value in the table.
 template <class E, size_t n>
 int NumberOf(const E (&values)[n], E value) {
   return static_cast<int>(std::find(std::begin(values), std::end(values), value) - std::begin(values)) + 1;

@@ -1,8 +1,8 @@
 #ifndef AQT_COLLECTIVE_COLLECTIVE_H_
 #define AQT_COLLECTIVE_COLLECTIVE_H_
 
-// What several processes compute together. An engine moves bytes (`Collective`); what they mean is defined here, once
-// for all engines, so that every engine gives the same bits.
+// Computations across several processes. An engine (`Collective`) only moves bytes; their meaning is defined here, once
+// for all engines, so every engine gives the same bits.
 //
 // Engines: OneProcess, RunOnThreads (thread_group.h) and RunOnMpi (mpi_group.h).
 
@@ -16,7 +16,7 @@
 
 namespace aqt {
 
-// One process of a group. All processes of a group call the same functions in the same order, with the same sizes;
+// One process of a group. All processes of the group call the same functions in the same order, with the same sizes;
 // each call returns when the process has its result. Used by one thread at a time.
 //
 // Errors are those of the engine. After an error that is not from Fail the group is unusable.
@@ -24,25 +24,24 @@ class Collective {
  public:
   virtual ~Collective() = default;
   virtual int rank() const = 0;  // 0 .. size() - 1
-  virtual int size() const = 0;  // how many processes there are, at least 1
+  virtual int size() const = 0;  // number of processes, at least 1
 
-  // Block i of `out` (size() blocks of `bytes`) becomes the `in` of process i.
+  // Fills block i of `out` (size() blocks of `bytes` bytes) with the `in` of process i.
   virtual absl::Status AllGather(const void* in, int64_t bytes, void* out) = 0;
-  // Block i of `out` becomes block rank() of the `in` of process i. Both have size() blocks of `bytes`.
+  // Fills block i of `out` with block rank() of the `in` of process i. Both have size() blocks of `bytes` bytes.
   virtual absl::Status AllToAll(const void* in, int64_t bytes, void* out) = 0;
-  // `data` of all processes becomes that of process `root`.
+  // Overwrites `data` in every process with the `data` of process `root`.
   virtual absl::Status Broadcast(void* data, int64_t bytes, int root) = 0;
-  // Divides the group into groups of processes with the same `color`, and returns this process's place in its own.
-  // Their ranks have the order of the ranks here. The new group must not outlive this one, and may be divided again.
-  // InvalidArgument for a negative color.
+  // Splits the group into one group per `color` and returns this process's new group. Ranks keep their order. The new
+  // group must not outlive this one, and may be split again. InvalidArgument for a negative color.
   virtual absl::StatusOr<std::unique_ptr<Collective>> Split(int color) = 0;
 
-  // Instead of the next call, so that the others do not wait for it: in every process that calls something, or calls
-  // Fail itself, that call is Aborted, with the lowest rank that failed and its message. Then the group is as before.
+  // Replaces this process's next call, so that the other processes do not wait for it. In every process that call (or
+  // Fail itself) returns Aborted with the lowest rank that failed and its message. The group remains usable.
   virtual absl::Status Fail(const absl::Status& error) = 0;
 };
 
-// The only process of its group.
+// A group of one process.
 class OneProcess final : public Collective {
  public:
   int rank() const override { return 0; }
@@ -54,26 +53,27 @@ class OneProcess final : public Collective {
   absl::Status Fail(const absl::Status& error) override;
 };
 
-// For engines: what the processes of a group get when one of them fails.
+// The Aborted error that the processes of a group return when process `rank` fails. For engines.
 absl::Status ProcessFailed(int rank, absl::string_view message);
 // InvalidArgument if `color`, the argument of Split, is negative.
 absl::Status CheckColor(int color);
 
+// The reduction that AllReduce computes.
 enum class AllReduceKind : uint8_t { kSum, kMax, kMin };
 
-// Element by element ((x_0 + x_1) + x_2) + ... in the order of ranks, the same bits in all processes. x_i is the x of
-// process i; all have one dtype, f32, f64 or s32, and one shape. Each float addition rounds to nearest; s32 wraps. Of
-// a sum of n processes, the error is at most (n - 1) u S / (1 - (n - 1) u), where S is the sum of the |x_i| and u is
-// 2^-24 or 2^-53. kMax and kMin are exact: NaN if there is one, and -0 is below +0.
-// InvalidArgument for another dtype.
+// Reduces x elementwise over all processes: ((x_0 + x_1) + x_2) + ..., in rank order, with the same bits in all
+// processes. x_i is the x of process i; all have the same dtype (f32, f64 or s32) and shape. Each float addition rounds
+// to nearest; s32 wraps. The error of a sum over n processes is at most (n - 1) u S / (1 - (n - 1) u), where S is the
+// sum of the |x_i| and u is 2^-24 or 2^-53. kMax and kMin are exact; the result is NaN if any x_i is, and -0 is below
+// +0. InvalidArgument for another dtype.
 absl::StatusOr<Array> AllReduce(Collective& collective, AllReduceKind kind, const Array& x);
 
-// The x of all processes, one behind the other along `axis`, in the order of ranks; of one dtype and shape.
-// InvalidArgument if x has no such axis.
+// Concatenates the x of all processes along `axis`, in rank order. All have the same dtype and shape. InvalidArgument
+// if x has no such axis.
 absl::StatusOr<Array> AllGather(Collective& collective, const Array& x, int64_t axis);
 
-// Returns when all processes have called it. If `status` is an error in one of them, this is an error in all: their
-// own, or else Aborted, which names the rank and the message of the first process that failed.
+// Returns when all processes have called it. If any process passes an error, every process gets one: its own error, or
+// Aborted with the rank and message of the first process that failed.
 absl::Status AgreeOn(Collective& collective, const absl::Status& status);
 
 }  // namespace aqt

@@ -6,8 +6,8 @@
 
 namespace aqt::testing {
 
-// What every engine must do: all functions of collective.h on small and large arrays, against values that each process
-// computes by itself. Internal, naming the function, for a wrong result.
+// Checks an engine: calls all functions of collective.h on small and large arrays and compares the results with values
+// that each process computes itself. Internal, naming the function, for a wrong result.
 absl::Status CheckCollective(Collective& collective);
 
 }  // namespace aqt::testing

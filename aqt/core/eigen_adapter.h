@@ -2,14 +2,14 @@
 #define AQT_CORE_EIGEN_ADAPTER_H_
 
 // Eigen matrices, vectors, maps, blocks and tensors as ArrayRef and MutableArrayRef, without copies. Header-only; the
-// one public header that sees Eigen.
+// only public header that uses Eigen.
 //
 //   Eigen::MatrixXf x(8, 64), w(64, 16), y(8, 16);
 //   plan.Forward(ViewOf(x), ViewOf(w), {}, MutableViewOf(y));
 //
 // A matrix is an array [rows, cols], a compile-time vector an array [size], a tensor an array of its dimensions. The
-// storage order (column-major by default) becomes strides: the array means what the Eigen object means, element by
-// element. The view is valid as long as the Eigen object's memory is.
+// storage order (column-major by default) becomes strides: the array equals the Eigen object element by element. The
+// view is valid as long as the Eigen object's memory is.
 // Element types: those of core/dtype.h; Eigen::half and Eigen::bfloat16 are f16 and bf16.
 
 #include <cstdint>
@@ -31,12 +31,13 @@ constexpr DType EigenDType() {
   else return kDTypeOf<T>;
 }
 
-// An Eigen matrix-like expression with memory, its own or not: not a sum, a product, a transpose of a product, ...
+// An Eigen matrix-like expression with memory, owned or not; not a sum, a product, a transpose of a product, ...
 template <class M>
 concept EigenMatrix = std::is_base_of_v<Eigen::DenseBase<std::remove_cv_t<M>>, std::remove_cv_t<M>> &&
                       (Eigen::internal::traits<std::remove_cv_t<M>>::Flags& Eigen::DirectAccessBit) != 0;
 
-// Eigen::Tensor, TensorFixedSize or TensorMap of them. (Described, not named: the tensor module may not be included.)
+// Eigen::Tensor, TensorFixedSize or TensorMap of them. (Described structurally, because the tensor module may not be
+// included.)
 template <class T>
 concept EigenTensor = !EigenMatrix<T> && requires(T & tensor) {
   T::NumDimensions;
@@ -82,13 +83,14 @@ ArrayRef ViewOf(const M& m) {
   const internal::EigenLayout layout = internal::LayoutOfMatrix(m);
   return {internal::EigenDType<typename M::Scalar>(), layout.shape, layout.strides, m.data()};
 }
+// A view of an Eigen tensor, without a copy.
 template <internal::EigenTensor T>
 ArrayRef ViewOf(const T& tensor) {
   const internal::EigenLayout layout = internal::LayoutOfTensor(tensor);
   return {internal::EigenDType<typename T::Scalar>(), layout.shape, layout.strides, tensor.data()};
 }
 
-// A temporary matrix would take its memory with it. (A temporary map or block does not, and is allowed.)
+// Deleted: the view would outlive the memory of a temporary matrix. (A temporary map or block is allowed.)
 template <internal::EigenMatrix M>
 requires std::is_base_of_v<Eigen::PlainObjectBase<M>, M> ArrayRef ViewOf(const M&&)
 = delete;

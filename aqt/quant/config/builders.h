@@ -1,7 +1,7 @@
 #ifndef AQT_QUANT_CONFIG_BUILDERS_H_
 #define AQT_QUANT_CONFIG_BUILDERS_H_
 
-// The configurations that AQT's users know by name, and functions that change one aspect of a configuration.
+// AQT's named configurations, and setters that each change one aspect of a configuration.
 
 #include <optional>
 #include <utility>
@@ -15,9 +15,10 @@
 
 namespace aqt {
 
-// What a setter does with a field: leave it as it is (kSkip), or set it (std::nullopt sets it to null).
+// Tells a setter to leave a field unchanged.
 struct Skip {};
 inline constexpr Skip kSkip;
+// A setter's argument: kSkip leaves the field unchanged, std::nullopt sets it to null, a value sets it.
 template <class T>
 class OrSkip {
  public:
@@ -33,7 +34,7 @@ class OrSkip {
   std::optional<std::optional<T>> value_ = std::nullopt;
 };
 
-// How an operand is quantized, in one word: no bits (not at all), a number of bits, or an 8-bit float.
+// The width of an operand: no bits (not quantized), a number of bits, or an 8-bit float.
 //   Bits fwd = 8;   Bits none = std::nullopt;   Bits fp8 = Bits::E4M3();
 class Bits {
  public:
@@ -55,15 +56,16 @@ class Bits {
   std::optional<DType> fp8_ = std::nullopt;
 };
 
-// NoNumerics without bits; Fp8 for 8-bit floats; else IntSymmetric with container s4 for 4 bits, s8 for 2 to 8, null
-// above. 1 bit means half-integers (preserve_zero false) and no container.
+// NoNumerics without bits; Fp8 for 8-bit floats; else IntSymmetric with container s4 for 4 bits, s8 for other widths
+// from 2 to 8, and null above. 1 bit means half-integers (preserve_zero false) and no container.
 Numerics NumericsFromBits(Bits bits, bool preserve_max_val = false);
 
-// Those numerics with AbsMax calibration.
+// NumericsFromBits with AbsMax calibration.
 Quantizer QuantizerMake(Bits bits, bool preserve_max_val = false, bool scale_stop_grad = true,
                         std::optional<DType> scale_dtype = std::nullopt);
 
-// Accumulator: s32 when both have 2 to 8 bits, f32 when both are 8-bit floats, null otherwise.
+// One contraction with operands of these bits. The accumulator is s32 when both have 2 to 8 bits, f32 when both are
+// 8-bit floats, null otherwise.
 DotGeneralRaw DotGeneralRawMake(Bits lhs_bits, Bits rhs_bits, std::optional<LocalAqt> local_aqt = std::nullopt,
                                 bool allow_dummy_gradients = false);
 
@@ -71,18 +73,20 @@ DotGeneralRaw DotGeneralRawMake(Bits lhs_bits, Bits rhs_bits, std::optional<Loca
 // output channel, written out as calib_shared_axes.
 DotGeneralRaw ConvGeneralDilatedMake(int spatial_dims, Bits lhs_bits, Bits rhs_bits);
 
+// Options of DotGeneralMake.
 struct DotGeneralMakeOptions {
   Bits bwd_bits = {};
   bool use_fwd_quant = true;  // where the forward operand is quantized
   std::optional<LocalAqt> dlhs_local_aqt = std::nullopt, drhs_local_aqt = std::nullopt;
   bool allow_dummy_gradients = false;  // allow_dummy_gradient_into_qtensor of all three
 };
-// Rounding is to nearest everywhere.
+// A contraction and its gradients with operands of these bits. Rounds to nearest everywhere.
 DotGeneral DotGeneralMake(Bits lhs_bits, Bits rhs_bits, const DotGeneralMakeOptions& options = {});
 
-// Nothing quantized.
+// A configuration that quantizes nothing.
 DotGeneral DefaultUnquantizedConfig();
 
+// Options of FullyQuantized.
 struct FullyQuantizedOptions {
   Bits fwd_bits = 8;
   Bits bwd_bits = 8;
@@ -95,11 +99,12 @@ struct FullyQuantizedOptions {
   bool use_dummy_static_bound = false;  // constant bound 1 on all six operands
   std::optional<LocalAqt> dlhs_local_aqt = std::nullopt, drhs_local_aqt = std::nullopt;
 };
-// InvalidArgument for contradictory noise flags.
+// Quantizes all six operands. InvalidArgument for contradictory noise flags.
 absl::StatusOr<DotGeneral> FullyQuantized(const FullyQuantizedOptions& options);
-// With the default options.
+// FullyQuantized with the default options.
 DotGeneral FullyQuantized();
 
+// Options of ConfigV3.
 struct ConfigV3Options {
   Bits fwd_bits = 8;
   Bits dlhs_bits = 8;
@@ -111,10 +116,11 @@ struct ConfigV3Options {
   std::optional<DType> dlhs_accumulator_dtype = DType::kS32;
   std::optional<DType> drhs_accumulator_dtype = std::nullopt;
 };
-// Forward and gradient quantized separately, noise on the incoming gradient only. The accumulators are as given
-// whatever the bits.
+// Quantizes forward and gradient separately, with noise on the incoming gradient only. The accumulators are as given,
+// regardless of the bits.
 DotGeneral ConfigV3(const ConfigV3Options& options = {});
 
+// Options of ConfigV4.
 struct ConfigV4Options {
   Bits fwd_bits = 8;
   Bits dlhs_bits = 8;
@@ -125,52 +131,61 @@ struct ConfigV4Options {
   // kSkip: chosen from the bits (see SetNumerics).
   OrSkip<DType> fwd_accumulator_dtype = kSkip, dlhs_accumulator_dtype = kSkip, drhs_accumulator_dtype = kSkip;
   bool dlhs_use_fwd_quant = false, drhs_use_fwd_quant = false;
-  // For both sides of each contraction. DotGeneralPlan::Make refuses the one of fwd together with use_fwd_quant.
+  // For both sides of each contraction. DotGeneralPlan::Make rejects fwd_mid_alpha_both together with use_fwd_quant.
   std::optional<double> fwd_mid_alpha_both = std::nullopt, dlhs_mid_alpha_both = std::nullopt;
   std::optional<double> drhs_mid_alpha_both = std::nullopt;
 };
+// ConfigV3 with accumulators that follow from the bits by default, and with use_fwd_quant and mid alphas as options.
 DotGeneral ConfigV4(const ConfigV4Options& options = {});
 
 // 8-bit floats forward, nothing backward. InvalidArgument for other bits.
 absl::StatusOr<DotGeneral> ConfigFwdFp8(Bits fwd_bits);
 DotGeneral ConfigFwdFp8();
 
-// ---- setters: each changes the fields that it names and nothing else
+// ---- setters: each changes only the fields that it names
 
+// Sets the DequantMode of each side of fwd; null leaves it unchanged.
 void SetFwdDequantMode(DotGeneral& config, std::optional<DequantMode> lhs, std::optional<DequantMode> rhs);
+// Sets the CalibrationMode of each side of fwd; null leaves it unchanged.
 void SetFwdCalibrationMode(DotGeneral& config, std::optional<CalibrationMode> lhs, std::optional<CalibrationMode> rhs);
-// Also the accumulator: s32 when both containers are s4 or s8, else f32 when either side is Fp8, else null.
+// Sets the numerics of both sides, and the accumulator: s32 when both containers are s4 or s8, else f32 when either
+// side is Fp8, else null.
 void SetNumerics(DotGeneralRaw& raw, Numerics lhs, Numerics rhs);
+// Sets the accumulator dtype of each contraction.
 void SetAccumulatorDType(DotGeneral& config, OrSkip<DType> fwd, OrSkip<DType> dlhs, OrSkip<DType> drhs);
 // Gives fwd.rhs the container s2. The accumulator does not change: set it to f32, since s2 rules out s32, and null next
 // to s8 means sums of 8 bits that wrap around.
 // InvalidArgument unless fwd.rhs is an IntSymmetric of 2 bits.
 absl::Status SetFwdRhsDTypeInt2(DotGeneral& config);
-// Noise in dlhs and drhs only, on their lhs (the gradient) and rhs. Fp8 gets its own flag, NoNumerics nothing.
+// Turns noise on or off in dlhs and drhs only, on their lhs (the gradient) and rhs. Fp8 gets its own flag; NoNumerics
+// is left unchanged.
 void SetStochasticRounding(DotGeneral& config, bool vjp_lhs, bool vjp_rhs, NoiseKind kind = NoiseKind::kJaxUniform,
                            const Axes& noise_sharing_axes = {});
-// On all six operands.
+// Sets Constant calibration on all six operands.
 void SetConstantCalibration(DotGeneral& config, double bound = 1, std::optional<double> bias = std::nullopt);
+// Sets the LocalAqt of dlhs and drhs.
 void SetLocalAqt(DotGeneral& config, OrSkip<LocalAqt> dlhs, OrSkip<LocalAqt> drhs);
-// InvalidArgument together with mid alphas.
+// Sets use_fwd_quant of the rhs of dlhs and drhs; null leaves it unchanged. InvalidArgument together with mid alphas.
 absl::Status SetUseFwdQuant(DotGeneral& config, std::optional<bool> dlhs, std::optional<bool> drhs);
 // Sets the mid alphas of both sides of each contraction; null leaves them unchanged. InvalidArgument together with
 // use_fwd_quant.
 absl::Status SetUseMidQuant(DotGeneral& config, std::optional<double> fwd_alpha, std::optional<double> dlhs_alpha,
                             std::optional<double> drhs_alpha);
-// SnrSearch with these candidates on the rhs of all three contractions; po2_scale stays what it was.
+// Sets SnrSearch with these candidates on the rhs of all three contractions; po2_scale is kept.
 void SetAutoCalibScale(DotGeneral& config, const std::vector<double>& candidates);
-// On every IntSymmetric of all six operands. The container becomes what NumericsFromBits gives, or null when false.
+// Sets preserve_zero on every IntSymmetric of all six operands. The container becomes that of NumericsFromBits, or null
+// when `preserve_zero` is false.
 void SetIntNumericsPreserveZero(DotGeneral& config, bool preserve_zero);
 // Sets the clipping scale of every AbsMax; below 1, every IntSymmetric with one gets clip_gradient. InvalidArgument if
-// a calibration of another kind is configured.
+// another kind of calibration is configured.
 absl::Status SetAbsmaxCalibScale(DotGeneral& config, double scale);
 // Sets the numerics of all six operands, AbsMax on those with bits (the others keep their calibration), and the
 // accumulators as SetNumerics does; use_fwd_quant becomes false where the matching forward operand is quantized.
 void SetBits(DotGeneral& config, Bits fwd_lhs, Bits fwd_rhs, Bits dlhs_lhs, Bits dlhs_rhs, Bits drhs_lhs,
              Bits drhs_rhs);
+// Sets the calibration of both sides of fwd.
 void SetFwdCalibration(DotGeneral& config, const Calibration& calibration);
-// The dtype of all scales, on all six operands.
+// Sets the dtype of the scales of all six operands.
 void SetScaleDType(DotGeneral& config, std::optional<DType> scale_dtype);
 
 }  // namespace aqt

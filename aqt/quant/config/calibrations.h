@@ -36,6 +36,7 @@ struct ConstantArray {
   Array array;
   friend bool operator==(const ConstantArray& a, const ConstantArray& b) { return BitEqual(a.array, b.array); }
 };
+// A bound or bias: one number, or an array.
 using ConstantValue = std::variant<double, ConstantArray>;
 
 // scale = bound / quant_bound; a number as the bound must be > 0. bias is added to x before scaling and needs
@@ -59,7 +60,7 @@ struct SnrSearch {
 // scale = m * clipping_scale / quant_bound, where m is the smallest |x| of the group that at least `percentile` percent
 // of the |x| of the group do not exceed; m = 0 becomes 1. Larger values are clipped. 100 is AbsMax.
 struct Percentile {
-  double percentile = 99.9;                             // above 0, at most 100; the nearest millionth counts
+  double percentile = 99.9;                             // above 0, at most 100; rounded to the nearest millionth
   std::optional<double> clipping_scale = std::nullopt;  // null and 0 mean 1
   bool po2_scale = false;
   bool operator==(const Percentile&) const = default;
@@ -96,14 +97,15 @@ struct DelayedScaling {
   bool operator==(const DelayedScaling&) const = default;
 };
 
+// How the scale of a tensor is found.
 using Calibration =
     std::variant<AbsMax, AbsMean, Constant, SnrSearch, Percentile, MeanOfAbsMax, WeightedStats, DelayedScaling>;
 
-// ---- what is the same for all calibrations
+// ---- common to all calibrations
 
-// The name of a calibration, whether it has state, whether its bounds are f32 whatever the dtype of the tensor, and its
+// The name of a calibration, whether it has state, whether its bounds are f32 for any dtype of the tensor, and its
 // fields by name: text formats, program texts and random tests go through these. VisitFields calls visit(name, field)
-// for each field of a calibration, const or not. The structured bindings make sure that none is left out.
+// for each field of a calibration, const or not. The structured bindings ensure that none is left out.
 template <class C>
 struct CalibrationTraits;
 
@@ -218,7 +220,7 @@ struct CalibrationTraits<DelayedScaling> {
   }
 };
 
-// Whether this is the default of a field of C, for use in VisitFields.
+// Whether `value` is the default of the field `name` of C, for use in VisitFields.
 template <class C, class T>
 bool IsDefault(absl::string_view name, const T& value) {
   bool is_default = false;
@@ -230,7 +232,9 @@ bool IsDefault(absl::string_view name, const T& value) {
 }
 
 absl::string_view NameOf(const Calibration& calibration);  // "MeanOfAbsMax"
+// Whether the calibration keeps statistics from call to call.
 bool HasState(const Calibration& calibration);
+// Whether the calibration rounds scales up to powers of two.
 bool HasPo2Scale(const Calibration& calibration);
 
 }  // namespace aqt

@@ -1,14 +1,14 @@
 #ifndef AQT_QUANT_CONFIG_CONFIG_H_
 #define AQT_QUANT_CONFIG_CONFIG_H_
 
-// What to quantize and how: plain structs without behaviour. The names are AQT's; builders are in builders.h, the
-// ways to find a scale in calibrations.h. The formulas behind each field are in docs/bits.md and next to the code that
-// applies it (numerics.h, calibration.h, quantizer.h, dot_general.h).
+// What to quantize and how: plain structs without behaviour. The names are AQT's; builders are in builders.h,
+// calibrations in calibrations.h. The formulas for each field are in docs/bits.md and next to the code that applies it
+// (numerics.h, calibration.h, quantizer.h, dot_general.h).
 //
 //   DotGeneral { fwd, dlhs, drhs: DotGeneralRaw { lhs, rhs: Tensor { Quantizer { Numerics, Calibration } } } }
 //
-// The host constants of a configuration are doubles, as in Python; they are rounded to f32 and then to the dtype of the
-// tensor before use. Equality is field by field.
+// The numbers in a configuration are doubles, as in Python; they are rounded to f32 and then to the dtype of the tensor
+// before use. Equality is field by field.
 
 #include <cstdint>
 #include <optional>
@@ -27,7 +27,7 @@ namespace aqt {
 
 // ---- modes
 
-// What a layer does with one operand.
+// How a layer treats one operand.
 enum class QuantMode { kTrain = 1, kCalibrate = 2, kConvert = 3, kServe = 4 };
 
 // Where the scale of an operand is multiplied back.
@@ -45,10 +45,11 @@ enum class CalibrationMode { kContractingAxis = 1, kRemainingAxis = 2 };
 
 // Noise added before rounding. kJaxUniform: u - 0.5 with u uniform in [0, 1), 23 bits.
 // kRandomCenteredUniform ("custom-1"): 16 bits, symmetric around zero, from -0.49999237 to 0.49999237 inclusive.
-// kFast, not in AQT: 22 bits, symmetric around zero, from -0.49999988 to 0.49999988 inclusive; FastBits of core/rng.h,
-// some ten times as fast to draw as the others, which are Threefry-2x32. Other numbers than AQT's, in both PrngLayouts
-// the same.
+// kFast, not in AQT: 22 bits, symmetric around zero, from -0.49999988 to 0.49999988 inclusive; drawn with FastBits of
+// core/rng.h, about ten times as fast as the others, which use Threefry-2x32. The numbers differ from AQT's and are the
+// same in both PrngLayouts.
 enum class NoiseKind { kJaxUniform = 1, kRandomCenteredUniform = 2, kFast = 3 };
+// Noise for stochastic rounding, in steps of the grid.
 struct Noise {
   NoiseKind kind = NoiseKind::kJaxUniform;
   Axes noise_sharing_axes = {};  // axes along which one draw is shared; negative ones count from the end
@@ -98,6 +99,7 @@ struct FpFormat {
   int radix = 2;             // 2 or 4
   bool operator==(const FpFormat&) const = default;
 };
+// Small floats simulated in bf16.
 struct Fp {
   FpFormat format = {};
   bool stochastic_rounding = false;
@@ -105,21 +107,23 @@ struct Fp {
   bool operator==(const Fp&) const = default;
 };
 
+// The values that a quantized number can take.
 using Numerics = std::variant<NoNumerics, IntSymmetric, Fp8, Fp>;
 
 // ---- one tensor
 
-// The axes that share one scale. If neither is set: those that the contraction (or the caller) gives.
+// The axes that share one scale. If neither field is set, the contraction (or the caller) decides.
 struct SharedAxes {
   bool per_tensor = false;  // one scale for the whole tensor
   Axes axes = {};           // negative ones count from the end; empty means not set
   bool operator==(const SharedAxes&) const = default;
 };
 
+// How one tensor is quantized.
 struct Quantizer {
   Numerics numerics = NoNumerics{};
   SharedAxes calib_shared_axes = {};
-  bool scale_stop_grad = true;                            // no gradient through the scale; always so in DotGeneral
+  bool scale_stop_grad = true;                            // no gradient through the scale; always true in DotGeneral
   std::optional<DType> scale_dtype = std::nullopt;        // f32, bf16 or f16; null = the dtype of the tensor
   std::optional<Calibration> calibration = std::nullopt;  // required unless numerics is NoNumerics
   bool operator==(const Quantizer&) const = default;
@@ -127,6 +131,7 @@ struct Quantizer {
 
 // ---- one contraction, and a contraction with its two gradients
 
+// How one operand of a contraction is quantized, and where its scale is applied.
 struct Tensor {
   Quantizer quantizer = {};
   // rhs of dlhs and drhs only: use the quantized value of the forward pass instead of the float operand.
@@ -136,7 +141,7 @@ struct Tensor {
   bool operator==(const Tensor&) const = default;
 };
 
-// Backward contractions only: split a contracting axis and sum the dequantized parts.
+// Backward contractions only: splits a contracting axis and sums the dequantized parts.
 struct LocalAqt {
   std::optional<int64_t> contraction_axis_shard_count = std::nullopt;
   std::optional<int64_t> contraction_axis_shard_size = std::nullopt;
@@ -144,6 +149,7 @@ struct LocalAqt {
   bool operator==(const LocalAqt&) const = default;
 };
 
+// One contraction.
 struct DotGeneralRaw {
   Tensor lhs = {}, rhs = {};
   // Dtype of the product before scaling. s32 needs two integer operands (so no kThisInput); null = the larger dtype of
@@ -170,9 +176,10 @@ struct DotGeneral {
 
 // ---- what changes from call to call
 
+// The random key and the modes of one call.
 struct Context {
   std::optional<Key> key = std::nullopt;  // needed when any numerics adds noise
-  // What a calibration with state does: for lhs of a contraction (in the gradients: for the incoming gradient), and for
+  // The mode of calibrations with state: for lhs of a contraction (in gradients: for the incoming gradient), and for
   // rhs unless rhs_quant_mode is set.
   QuantMode quant_mode = QuantMode::kTrain;
   std::optional<QuantMode> rhs_quant_mode = std::nullopt;

@@ -17,13 +17,13 @@ struct EinsumEquation {
   bool operator==(const EinsumEquation&) const = default;
 };
 
-// Reads an equation of two operands of these ranks. Spaces are ignored. A term is letters and at most one "...", which
-// stands for the axes without a letter; these are aligned from the right, so that an operand with fewer of them is
-// broadcast. Without "->" the result has the ellipsis, then, sorted, capitals first, each letter that occurs once in
-// the two operands. Ellipsis axes get the first letters that the equation does not use, as in jax (the order of
-// contraction depends on their names).
-// InvalidArgument, with the equation, the position (from 0) and the letter, for any other text, a term that does not
-// fit its rank, and a letter of the result that occurs twice there or in no operand.
+// Parses an equation of two operands with these ranks. Spaces are ignored. A term is letters and at most one "...",
+// which stands for the axes without a letter; these are aligned from the right, so that an operand with fewer of them
+// is broadcast. Without "->" the result has the ellipsis, then each letter that occurs exactly once in the two
+// operands, sorted with capitals first. Ellipsis axes get the first letters that the equation does not use, as in jax
+// (the order of contraction depends on their names).
+// InvalidArgument, with the equation, the position (from 0) and the letter, for any other text, for a term that does
+// not fit its rank, and for a result letter that is repeated or that no operand has.
 absl::StatusOr<EinsumEquation> ParseEinsum(absl::string_view equation, int64_t lhs_rank, int64_t rhs_rank);
 
 }  // namespace aqt

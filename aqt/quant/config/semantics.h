@@ -14,23 +14,23 @@ namespace aqt {
 enum class Arithmetic {
   // bound / quant_bound with more than one bound is bound * (1 / quant_bound), as XLA on CPU computes it; some f32
   // scales then differ from the quotient in the last bit. So the bits of a single row, or of a per-tensor scale, may
-  // differ from those of the same row among others. log2 multiplies by 1 / ln 2. With clip_gradient the gradient of a
+  // differ from those of the same row in a batch. log2 multiplies by 1 / ln 2. With clip_gradient the gradient of a
   // clipped value is 0 in f32 and f16; in bf16 it is multiplied by 0.
   kXlaCompatible,
-  // A division is a division. With clip_gradient the gradient is multiplied by 0 where the value was clipped: an
-  // infinite or NaN gradient gives NaN.
+  // Division by a constant is a true division. With clip_gradient the gradient is multiplied by 0 where the value was
+  // clipped: an infinite or NaN gradient gives NaN.
   kIeee,
 };
 absl::string_view ToString(Arithmetic arithmetic);  // "ARITHMETIC_XLA_COMPATIBLE", "ARITHMETIC_IEEE"
 
 // How a contraction of a float lhs with an rhs of integers (weight-only quantization) sums its products in the forward
-// pass. All others of a float and an integer, gradients and convolutions among them, are kFloat.
+// pass. All other products of a float and an integer, including gradients and convolutions, use kFloat.
 enum class WeightOnly {
-  // On the integer units, in groups of k (aqt/kernels/digits/digits.h): the same bits on every machine and many times
-  // faster for few rows. lhs is rounded to the digits first, so its bits are not the original's (docs/bits.md has the
+  // On the integer units, in groups of k (aqt/kernels/digits/digits.h): the same bits on every machine and many times faster
+  // for few rows. lhs is rounded to the digits first, so the bits are not the original's (docs/bits.md gives the
   // error).
   kDigits,
-  // The integers become floats, and the product is that of floats, as in the original.
+  // The integers are converted to floats and multiplied as floats, as in the original.
   kFloat,
 };
 absl::string_view ToString(WeightOnly weight_only);  // "WEIGHT_ONLY_DIGITS", "WEIGHT_ONLY_FLOAT"
@@ -40,9 +40,8 @@ struct Compat {
   // Mid scales: quantize the original operands with scales calibrated on the rescaled ones. By default the rescaled
   // operands are quantized, so that the mid scales cancel.
   bool mid_scales_on_original_operands = false;
-  // A calibration with state that has seen no batch is read as it is: MeanOfAbsMax then gives NaN scales,
-  // DelayedScaling scales of 0 (and products of 0). By default that is an error, unless the same call updates the
-  // state.
+  // A calibration with state that has seen no batch can be read: MeanOfAbsMax then gives NaN scales, DelayedScaling
+  // scales of 0 (and products of 0). By default that is an error, unless the same call updates the state.
   bool read_unseen_calibration = false;
   // Einsum: when the operands of the product are exchanged, the mid alphas of fwd are not. By default they are, so that
   // lhs_mid_alpha belongs to the first operand of the equation.
@@ -58,33 +57,33 @@ struct Compat {
   // SnrSearch: squares, their sums, the ratio and its logarithm are rounded to the dtype of the tensor, where they can
   // overflow or vanish. By default squares are summed and divided in f64.
   bool snr_rates_in_tensor_dtype = false;
-  // Weight-only contractions are WeightOnly::kFloat, whatever Semantics::weight_only says. By default they are what it
-  // says.
+  // Weight-only contractions use WeightOnly::kFloat. By default they use Semantics::weight_only.
   bool weight_only_in_float = false;
-  // Einsum: a letter of one operand only is summed in the dtype of the operand, rounded after each addition, in the
-  // order of XLA on CPU (aqt/kernels/reduce/xla_sum.h). By default it is summed in f32 and rounded once.
+  // Einsum: a letter that only one operand has is summed in the dtype of the operand, rounded after each addition, in
+  // the order of XLA on CPU (aqt/kernels/reduce/xla_sum.h). By default it is summed in f32 and rounded once.
   bool einsum_sums_in_dtype = false;
 
   static Compat Original();
   bool operator==(const Compat&) const = default;
 };
 
-// The fields of Compat by name, in order.
+// A field of Compat with its name.
 struct CompatField {
   absl::string_view name;
   bool Compat::*member;
 };
+// All fields of Compat, in order of declaration.
 absl::Span<const CompatField> CompatFields();
 
-// Everything that changes bits besides the configuration, the shapes and the key. A plan is made for it.
+// Everything that changes bits besides the configuration, the shapes and the key. Fixed when a plan is made.
 struct Semantics {
-  // With kIeee an example's bits never depend on the batch, see above.
+  // With kIeee an example's bits never depend on its batch (see above).
   Arithmetic arithmetic = Arithmetic::kXlaCompatible;
   Compat compat = {};
   PrngLayout prng_layout = PrngLayout::kPartitionable;  // how keys are split and numbers are drawn
   WeightOnly weight_only = WeightOnly::kDigits;
 
-  // weight_only, or kFloat where compat asks for it.
+  // weight_only, or kFloat with compat.weight_only_in_float.
   WeightOnly WeightOnlySums() const { return compat.weight_only_in_float ? WeightOnly::kFloat : weight_only; }
   bool operator==(const Semantics&) const = default;
 };

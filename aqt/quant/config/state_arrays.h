@@ -15,7 +15,7 @@ namespace aqt {
 // One array of the statistics of an operand whose calibration has state.
 struct StateSlot {
   std::string operand;    // "fwd.lhs", "fwd.rhs", "dlhs.lhs", "dlhs.rhs", "drhs.lhs", "drhs.rhs"
-  Side side;              // of the operand in its contraction: it has the mode of lhs or of rhs
+  Side side;              // of the operand in its contraction; determines its mode
   std::string name;       // "amax_history"; calibration.h
   Array initial;          // before the first update
   bool updated_in_train;  // CALIBRATE updates all, CONVERT and SERVE none
@@ -25,8 +25,8 @@ struct StateSlot {
   }
 };
 
-// Statistics of one call: an array for each slot of forward_state() or of backward_state(), dense. `old` is read;
-// `updated` receives the next ones, may be the same memory, and may be left out if the mode updates nothing. Slots that
+// The statistics of one call: one dense array per slot of forward_state() or backward_state(). `old` is read. `updated`
+// receives the new values; it may share memory with `old`, and may be left out if the mode updates nothing. Slots that
 // the mode does not update, and those of a prepared operand, are not touched.
 struct StateArrays {
   absl::Span<const ArrayRef> old = {};

@@ -2,7 +2,7 @@
 #define AQT_QUANT_CONFIG_TILING_H_
 
 // Sub-channel quantization: an axis of extent count * size is viewed as two axes (count, size) in its place, so that
-// each tile gets its own scale. TilingState is for one tensor, DotTiling for the operands of a contraction.
+// each tile gets its own scale. TilingState describes one tensor, DotTiling the operands of a contraction.
 
 #include <cstdint>
 #include <optional>
@@ -17,7 +17,7 @@
 
 namespace aqt {
 
-// At least one of count and size; their product must be the extent of the axis.
+// One axis to tile. At least one of count and size must be set; their product must be the extent of the axis.
 struct AxisTiling {
   int64_t axis = 0;  // negative: from the end
   std::optional<int64_t> tile_count = std::nullopt, tile_size = std::nullopt;
@@ -31,13 +31,14 @@ struct TensorTiling {
   bool operator==(const TensorTiling&) const = default;
 };
 
-// Contracting axes are cut in pairs: the i-th ones of both lists are contracted with each other, in equally many tiles.
+// The axes of both operands to cut. Contracting axes are cut in pairs: the i-th entries of both lists are contracted
+// with each other and have the same number of tiles.
 struct DotTiling {
   TensorTiling lhs = {}, rhs = {};
   bool operator==(const DotTiling&) const = default;
 };
 
-// The tiling of "lhs,rhs->out" whose axes, named by letters, have tiles of these sizes:
+// The tiling of an equation "lhs,rhs->out" with these tile sizes for the axes named by letters:
 //   DotTilingFromEinsum("ab,bc->ac", {{'b', 4}, {'a', 2}})
 // The lists are in the order of `tile_sizes`. InvalidArgument when the equation does not parse (ParseEinsum) or has an
 // ellipsis, and when a letter is tiled twice, does not occur once in exactly two of the operands and the result, or has
@@ -45,6 +46,7 @@ struct DotTiling {
 absl::StatusOr<DotTiling> DotTilingFromEinsum(absl::string_view equation,
                                               absl::Span<const std::pair<char, int64_t>> tile_sizes);
 
+// The tiled view of one tensor: its two shapes, and how their axes correspond.
 struct TilingState {
   Shape untiled_shape = {};
   Shape tiled_shape = {};
@@ -59,7 +61,7 @@ struct TilingState {
   ArrayRef Tile(const ArrayRef& x) const;
   MutableArrayRef Tile(const MutableArrayRef& x) const;
   Strides TiledStrides(absl::Span<const int64_t> strides) const;
-  // The tiled-shape axes that `axes` of the untiled shape calibrate over: the size axis of a tiled axis.
+  // Maps calibration axes of the untiled shape to the tiled shape; a tiled axis becomes its size axis.
   Axes CalibrationAxes(absl::Span<const int64_t> axes) const;
 };
 

@@ -20,19 +20,21 @@
 
 namespace aqt {
 
+// How the input is padded along its spatial axes.
 enum class ConvPadding {
   kValid,     // none
-  kSame,      // so that there are ceil(in / stride) outputs; an odd element goes to the end
+  kSame,      // gives ceil(in / stride) outputs; an odd element goes to the end
   kExplicit,  // ConvDims::explicit_padding
 };
 absl::string_view ToString(ConvPadding padding);  // "VALID", "SAME", "EXPLICIT"
 std::ostream& operator<<(std::ostream& os, ConvPadding padding);
 
+// The parameters of a convolution.
 struct ConvDims {
   // One per spatial axis; empty: 1 everywhere.
   Axes window_strides = {};
   ConvPadding padding = ConvPadding::kValid;
-  // kExplicit only: before and after, per spatial axis. Negative ones cut elements off.
+  // kExplicit only: before and after, per spatial axis. Negative values crop.
   std::vector<std::pair<int64_t, int64_t>> explicit_padding = {};
   Axes lhs_dilation = {}, rhs_dilation = {};  // empty: 1. A dilated lhs needs kExplicit padding.
   int64_t feature_group_count = 1;
@@ -48,6 +50,7 @@ struct ConvAxis {
   bool operator==(const ConvAxis&) const = default;
 };
 
+// A convolution with resolved extents.
 struct ConvGeometry {
   int64_t batch = 0, in_channels = 0, out_channels = 0, groups = 1;
   std::vector<ConvAxis> axes = {};

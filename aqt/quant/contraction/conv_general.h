@@ -12,26 +12,26 @@
 //   qr, sr = quantized rhs, one scale per output channel  [1,...,1,Co]
 //   acc[b,o,c] = sum over k, i of pad(ql)[b, o * stride + k * rhs_dilation, i] * qr[k,i,c]
 //   out[b,o,c] = R(R(R(acc) * sl[b]) * sr[c])
-// A side without numerics enters as it is and has no scale; one with DEQUANT_MODE_THIS_INPUT enters dequantized.
-// Padding is zeros that take part in the product: next to an infinite kernel value they give NaN.
+// A side without numerics is used unquantized and has no scale; one with DEQUANT_MODE_THIS_INPUT is dequantized first.
+// The zeros of the padding take part in the product: multiplied by an infinite kernel value they give NaN.
 //
 // The sum: AQT converts the qvalues to T and convolves in floating point. When both are integers (containers s2, s4,
-// s8) it is computed here in s32 by the s8 kernels: exact, so equal to AQT's while |acc| < 2^24, where f32 sums are
-// exact, too; above, AQT's has the error of f32 sums and this one has none. If s32 could overflow, the sum is in f32.
-// Sums of floats are in f32, in the order of the kernel's elements, rounded to dg_accumulator_dtype (null or s32: T;
-// in AQT always T: Compat); operands that T cannot hold are rounded to it first, subnormal ones of f32 and bf16 are
-// zero.
+// s8) the sum is computed here in s32 by the s8 kernels. It is exact, so it equals AQT's while |acc| < 2^24, where f32
+// sums are exact, too; beyond that only AQT's has the error of f32 sums. If s32 could overflow, the sum is in f32.
+// Float sums are in f32, in the order of the kernel's elements, rounded to dg_accumulator_dtype (null or s32: T;
+// in AQT always T: Compat); operands that T cannot represent are rounded to it first, and subnormal f32 and bf16
+// operands are treated as zero.
 //
 // The gradient: rounding and clipping pass it straight through (except, with clip_gradient, where the value was
 // clipped), scales have none. With dequantized operands L = R(ql * sl), R_ = R(qr * sr), or the operand itself if it is
 // not quantized:
 //   dlhs[b,x,i] = sum over o, k, c with o * stride + k * rhs_dilation = x * lhs_dilation + low of g[b,o,c] * R_[k,i,c]
 //   drhs[k,i,c] = sum over b, o of pad(L)[b, o * stride + k * rhs_dilation, i] * g[b,o,c]
-// summed in f32 and rounded to T; zeros between and around g take part as those of the padding do. (In AQT the gradient
-// of an integer operand is zero: Compat.)
+// summed in f32 and rounded to T; zeros between and around the elements of g take part like those of the padding. (In
+// AQT the gradient of an integer operand is zero: Compat.)
 //
-// Windows are packed in blocks, into a buffer of at most 8 MiB, or for one group of one example if that is larger. Slow
-// version: conv_general_reference.h.
+// Windows are packed in blocks, into a buffer of at most 8 MiB, or for one group of one example if that is larger.
+// conv_general_reference.h is the slow reference.
 
 #include <optional>
 
@@ -47,6 +47,7 @@
 
 namespace aqt {
 
+// A planned quantized convolution and its gradient.
 class ConvGeneralPlan : public PlannedContraction {
  public:
   // InvalidArgument for shapes and dims that do not fit (MakeConvGeometry); integer or different operand dtypes;
@@ -60,8 +61,8 @@ class ConvGeneralPlan : public PlannedContraction {
   const ConvGeometry& geometry() const;
   const DotGeneralRaw& config() const;
 
-  // As those of DotGeneralPlan. Context::key is split in two, for lhs and rhs. An Observer sees pass fwd.
-  // InvalidArgument with a Runtime::product; FailedPrecondition, with kForwardOnly, for Residuals and Backward.
+  // As in DotGeneralPlan. Context::key is split in two, for lhs and rhs. An Observer sees pass fwd. InvalidArgument
+  // with a Runtime::product; FailedPrecondition, with kForwardOnly, for Residuals and Backward.
   absl::Status Forward(const DotOperand& lhs, const DotOperand& rhs, const Context& context, const MutableArrayRef& out,
                        Residuals* residuals = nullptr, const Runtime& runtime = {},
                        const StateArrays& state = {}) const;
@@ -72,10 +73,11 @@ class ConvGeneralPlan : public PlannedContraction {
   using PlannedContraction::PlannedContraction;
 };
 
-// One-shot: plans, runs, allocates the results. options.passes is not read.
+// One-shot: plans the forward pass, runs it, allocates the result. options.passes is not read.
 absl::StatusOr<Array> QuantizedConvGeneral(const DotGeneralRaw& config, const ArrayRef& lhs, const ArrayRef& rhs,
                                            const ConvDims& dims, const Context& context = {},
                                            const PlanOptions& options = {}, const Runtime& runtime = {});
+// The same with both gradients, given g, the gradient of the output.
 absl::StatusOr<DotGeneralGradients> QuantizedConvGeneralWithGradients(const DotGeneralRaw& config, const ArrayRef& lhs,
                                                                       const ArrayRef& rhs, const ArrayRef& g,
                                                                       const ConvDims& dims, const Context& context = {},

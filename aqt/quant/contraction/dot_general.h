@@ -14,10 +14,10 @@
 // order of k and rounded once; the steps of a sum are those of kernels/gemm_table.h. Without an
 // accumulator dtype the product of two integers wraps in the wider of their dtypes, as in JAX.
 //
-// Backward, for dlhs (drhs likewise): g is quantized by dlhs.lhs, the saved rhs by dlhs.rhs, each along the axes that
-// this product contracts; with use_fwd_quant, g is first multiplied by the forward scale of rhs, and the forward qvalue
-// of rhs is quantized again. The gradient passes the forward quantization unchanged, except that clip_gradient of
-// fwd.lhs zeroes it where lhs was clipped. There is no gradient through a scale.
+// Backward, for dlhs (drhs likewise): g is quantized by dlhs.lhs and the saved rhs by dlhs.rhs, each along the axes
+// that this product contracts. With use_fwd_quant, g is first multiplied by the forward scale of rhs, and the forward
+// qvalue of rhs is quantized again. The gradient passes the forward quantization unchanged, except that clip_gradient
+// of fwd.lhs zeroes it where lhs was clipped. There is no gradient through a scale.
 //
 // Mid alphas (SmoothQuant-like): with m = (absmax over the remaining axes)^alpha per side, both quantized operands are
 // first divided by c = m / (m of the other side), which cancels in the product.
@@ -32,7 +32,7 @@
 // repetitions, both in f32 from +0 in row-major order, rounded once. Prepared operands, qvalues and scales (also in
 // residuals and observers) have the tiled shapes:
 //   [3136, 256] with axis 0 in 2 tiles: qvalue [2, 1568, 256], scale [2, 1, 256]
-// Bits: those sums have the same bits everywhere (docs/bits.md), like everything after the product.
+// These sums have the same bits everywhere (docs/bits.md), like everything after the product.
 //
 // Calibrations with state (calibration.h): Forward and Backward take the statistics of their operands and return the
 // updated ones; see StateArrays.
@@ -55,23 +55,24 @@
 
 namespace aqt {
 
+// A planned quantized contraction and its two gradients.
 class DotGeneralPlan : public PlannedContraction {
  public:
-  // Everything about the configuration and the shapes is checked here. Operands have one dtype: f32, bf16 or f16.
+  // Checks everything about the configuration and the shapes. Operands have one dtype: f32, bf16 or f16.
   //   InvalidArgument   shapes and dims that do not fit; integer or different operand dtypes; illegal numerics; OUTPUT
   //                     with REMAINING_AXIS or OTHER_INPUT with CONTRACTING_AXIS on a forward side, and elsewhere a
-  //                     scale that varies along an axis along which it cannot be applied; use_fwd_quant of an
-  //                     operand that the forward pass does not quantize, or quantizes along its remaining axes; an s32
-  //                     accumulator with an operand that is not an integer; a bias without THIS_INPUT; a contraction so
-  //                     long that an s32 accumulator could overflow; a LocalAqt or a tiling that does not fit the
-  //                     shapes; a target that this machine does not run
+  //                     scale that varies along an axis along which it cannot be applied; use_fwd_quant of an operand
+  //                     that the forward pass does not quantize, or quantizes along its remaining axes; an s32
+  //                     accumulator with an operand that is not an integer; a bias without THIS_INPUT; a contraction
+  //                     long enough that an s32 accumulator could overflow; a LocalAqt or a tiling that does not fit
+  //                     the shapes; a target that this machine does not run
   static absl::StatusOr<DotGeneralPlan> Make(const DotGeneral& config, const Aval& lhs, const Aval& rhs,
                                              const DotDims& dims, const PlanOptions& options = {});
 
   const DotDims& dims() const;
   const DotGeneral& config() const;
 
-  // out = lhs x rhs. Views may have any strides; `out` must not overlap the operands. InvalidArgument when an array
+  // out = lhs x rhs. Arrays may have any strides; `out` must not overlap the operands. InvalidArgument when an array
   // does not have the planned dtype and shape; FailedPrecondition when a key or statistics are needed but missing, when
   // a calibration that is not updated has seen no batch (Compat::read_unseen_calibration), and for residuals of a plan
   // without backward passes.
@@ -80,8 +81,8 @@ class DotGeneralPlan : public PlannedContraction {
                        const StateArrays& state = {}) const;
 
   // The requested gradients, given g, the gradient of the output. `residuals` come from a Forward of this plan. The
-  // statistics of both contractions are updated in any case: they do not depend on which gradients are requested.
-  // FailedPrecondition for a plan without backward passes.
+  // statistics of both contractions are always updated, whichever gradients are requested. FailedPrecondition for a
+  // plan without backward passes.
   absl::Status Backward(const ArrayRef& g, const Residuals& residuals, const Context& context,
                         const std::optional<MutableArrayRef>& dlhs, const std::optional<MutableArrayRef>& drhs,
                         const Runtime& runtime = {}, const StateArrays& state = {}) const;
@@ -90,11 +91,12 @@ class DotGeneralPlan : public PlannedContraction {
   using PlannedContraction::PlannedContraction;
 };
 
-// One-shot: plans the forward pass, runs it, allocates the result. `options.passes` is not read.
+// One-shot: plans the forward pass, runs it and allocates the result. `options.passes` is not read.
 absl::StatusOr<Array> QuantizedDotGeneral(const DotGeneral& config, const ArrayRef& lhs, const ArrayRef& rhs,
                                           const DotDims& dims, const Context& context = {},
                                           const PlanOptions& options = {}, const Runtime& runtime = {});
 
+// The same with both gradients, given g, the gradient of the output.
 absl::StatusOr<DotGeneralGradients> QuantizedDotGeneralWithGradients(const DotGeneral& config, const ArrayRef& lhs,
                                                                      const ArrayRef& rhs, const ArrayRef& g,
                                                                      const DotDims& dims, const Context& context = {},

@@ -45,7 +45,7 @@ inline Array RandomArray(DType dtype, const Shape& shape, uint64_t seed, float s
   return Cast(ArrayRef(values.data(), shape), dtype);
 }
 
-// Random choices for property tests; the same seed gives the same on one standard library.
+// Random choices for property tests; the same seed gives the same choices with one standard library.
 class Choices {
  public:
   explicit Choices(uint64_t seed) : engine_(seed) {}
@@ -83,7 +83,7 @@ struct PlanResults {
   Array out, dlhs, drhs;
 };
 
-// Forward and Backward.
+// Runs Forward and Backward.
 inline PlanResults RunPlan(const DotGeneralPlan& plan, const Array& lhs, const Array& rhs, const Array& g,
                            const Context& context = {}, const Runtime& runtime = {}) {
   ArrayBuilder out(plan.out_aval()), dlhs(plan.lhs_aval()), drhs(plan.rhs_aval());
@@ -97,7 +97,7 @@ inline bool SameResults(const PlanResults& a, const PlanResults& b) {
   return SameValues(a.out, b.out) && SameValues(a.dlhs, b.dlhs) && SameValues(a.drhs, b.drhs);
 }
 
-// Keeps a copy of everything.
+// Records a copy of every intermediate.
 class Recorder final : public Observer {
  public:
   void OnTensor(absl::string_view name, const ArrayRef& value) override {

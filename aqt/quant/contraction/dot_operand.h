@@ -1,7 +1,7 @@
 #ifndef AQT_QUANT_CONTRACTION_DOT_OPERAND_H_
 #define AQT_QUANT_CONTRACTION_DOT_OPERAND_H_
 
-// What the forward pass of a contraction takes on a side.
+// An operand of the forward pass of a contraction.
 
 #include <cstdint>
 #include <memory>
@@ -12,27 +12,28 @@
 
 namespace aqt {
 
-// An operand fixed ahead of time (a weight), or only its scales (a static activation range): what a plan's Prepare
-// returns. Immutable; cheap to copy. Plans that differ only in the other operand's free axes (the batch) can share it.
+// An operand fixed ahead of time (a weight), or only its scales (a static activation range), as returned by a plan's
+// Prepare. Immutable; cheap to copy. Plans that differ only in the other operand's free axes (the batch) can share it.
 //
-// Besides the tensor it holds what the kernels of one instruction set read, so that a call packs nothing: a byte for
-// each integer of up to 8 bits (8, 4 or 2 bits where a float lhs meets it: WeightOnly::kDigits), two for bf16 and the
-// 8-bit floats, four for other floats and where a side is dequantized before the product. A plan for which this form
-// does not fit (other axes, dtypes or instructions) packs the tensor in each call. There is no such form for lhs of a
-// convolution, of a ragged contraction and of WeightOnly::kDigits, and for an operand that takes the scales of the
-// other one (DEQUANT_MODE_OTHER_INPUT there). Of integers in tiles of k, an rhs may take 8, 4 or 2 bits, too, with its
-// scales (kernels::PrefersDigitsOfIntegers); there is none for lhs then.
+// Besides the tensor it holds panels, the packed form that the kernels of one instruction set read, so that a call
+// packs nothing. Panels take one byte per integer of up to 8 bits (8, 4 or 2 bits if lhs is a float:
+// WeightOnly::kDigits), two per bf16 or 8-bit float, and four per other float or where a side is dequantized before the
+// product. A plan that cannot use the panels (other axes, dtypes or instructions) packs the tensor in each call. There
+// are no panels for the lhs of a convolution, of a ragged contraction or of WeightOnly::kDigits, nor for an operand
+// that is multiplied by the scales of the other one (DEQUANT_MODE_OTHER_INPUT there). For integers in tiles of k, an
+// rhs may also take 8, 4 or 2 bits, with its scales (kernels::PrefersDigitsOfIntegers); lhs then has no panels.
 class PreparedOperand {
  public:
   PreparedOperand() = default;
-  // Without a qvalue if it holds only scales, or after WithoutValues. A float operand is its qvalue, without scales.
+  // The tensor. It has no qvalue if it holds only scales, or after WithoutValues. A float operand is stored as the
+  // qvalue, without scales.
   const QTensor& qtensor() const;
 
-  // The size of the form that the kernels read; 0 if there is none.
+  // The size of the panels; 0 if there are none.
   int64_t panel_bytes() const;
-  // Only that form and the scales: half of the memory. Calls that need the values fail with FailedPrecondition: those
-  // with Residuals, with an Observer or a user's product, and of plans for which the form does not fit. Without such a
-  // form it stays as it is.
+  // Only the panels and the scales: half the memory. Calls that need the values fail with FailedPrecondition: calls
+  // with Residuals, an Observer or a user's product, and calls of plans that cannot use the panels. Returns the operand
+  // unchanged if it has no panels.
   PreparedOperand WithoutValues() const;
 
   // For the plans.
@@ -44,16 +45,16 @@ class PreparedOperand {
   std::shared_ptr<const Impl> impl_;
 };
 
-// A float operand; one with prepared scales, which replace the calibration; or a prepared qvalue, which replaces the
-// operand. With Residuals:
+// A float operand, a float operand with prepared scales (which replace the calibration), or a prepared qvalue (which
+// replaces the operand). With Residuals:
 //   scales only   gradients are those of the operand quantized with these scales
-//   qvalue        no gradient flows into it: refused, unless fwd.allow_dummy_gradient_into_qtensor asks to pass it on
-//                 as if the operand had been quantized here. The other side's gradient is the product with the float
-//                 operand `value`, which is then needed, too, or with the prepared qvalue if use_fwd_quant is set.
+//   qvalue        no gradient flows into it: an error, unless fwd.allow_dummy_gradient_into_qtensor passes it on as if
+//                 the operand had been quantized here. The other side's gradient multiplies with the float operand
+//                 `value`, which is then required, or with the prepared qvalue if use_fwd_quant is set.
 struct DotOperand {
   ArrayRef value;  // when `prepared` has a qvalue: read only for gradients
   const PreparedOperand* prepared = nullptr;
-  // The memory of `value` changes after Forward: Residuals copy it even if they would borrow.
+  // The memory of `value` changes after Forward: Residuals copy it even if they borrow operands.
   bool transient = false;
 
   DotOperand(const ArrayRef& value_in) : value(value_in) {}

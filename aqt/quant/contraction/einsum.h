@@ -11,13 +11,13 @@
 //   3. A letter that one operand repeats selects the diagonal.
 //   4. A letter that only one operand has and the result lacks is summed over, before anything is quantized
 //      (kernels::Reduce; f16 and bf16 in f32, rounded once; Compat::einsum_sums_in_dtype: kernels::SumAsXla).
-//   5. DotGeneral: batch axes are the letters of the result that both operands have, contracting ones those of both
-//      that the result lacks, in alphabetical order. If the result is batch, lhs, rhs in this order, the product is
-//      lhs x rhs; else it is rhs x lhs, and everything in the configuration is exchanged with it (fwd.lhs and fwd.rhs,
-//      dlhs and drhs), so that "lhs" always means the first operand of the equation.
+//   5. DotGeneral: batch axes are the result letters that both operands have, contracting axes are the letters of both
+//      that the result lacks, in alphabetical order. If the result is batch, lhs, rhs in this order, the product is lhs
+//      x rhs; else it is rhs x lhs, and everything in the configuration is exchanged with it (fwd.lhs and fwd.rhs, dlhs
+//      and drhs), so that "lhs" always means the first operand of the equation.
 //   6. The product is written where its axes are in the result; nothing is transposed afterwards.
-// The gradient goes the same way back: zeros off a diagonal, the same for all elements of a sum, rounded to the dtype
-// of the operand. Steps 2, 3, 6 and the axes of 5 cost no copy; 1 and 4 write the operand once.
+// The gradient reverses these steps: zeros off a diagonal, the same for all elements of a sum, rounded to the dtype of
+// the operand. Steps 2, 3, 6 and the axes of 5 cost no copy; 1 and 4 write the operand once.
 
 #include <cstdint>
 #include <memory>
@@ -38,24 +38,25 @@
 
 namespace aqt {
 
-// The dtype in which operands of two dtypes are multiplied. Next to another dtype, 4-bit integers are treated as f32
-// and 8-bit floats as bf16; then an integer takes the float's dtype, two integers f32, two floats the wider one (bf16
-// with f16: f32). InvalidArgument for bool and f64, and for two operands of one 8-bit float or 4-bit type, which stays
-// as it is and cannot be quantized again.
+// The dtype in which operands of two dtypes are multiplied. With another dtype, 4-bit integers are treated as f32 and
+// 8-bit floats as bf16; then an integer with a float takes the float's dtype, two integers f32, and two floats the
+// wider dtype (bf16 with f16: f32). InvalidArgument for bool and f64, and for two operands of the same 8-bit float or
+// 4-bit type, which is not converted and cannot be quantized again.
 absl::StatusOr<DType> EinsumDType(DType lhs, DType rhs);
 
-// The same configuration for a product whose operands are exchanged: fwd.lhs <-> fwd.rhs, dlhs <-> drhs. The backward
-// contractions do not change inside: their lhs is the incoming gradient. The mid alphas of fwd are exchanged, too,
+// The configuration for a product with exchanged operands: fwd.lhs <-> fwd.rhs, dlhs <-> drhs. The backward
+// contractions do not change internally: their lhs is the incoming gradient. The mid alphas of fwd are exchanged, too,
 // unless `keeps_mid_alphas` (Compat::einsum_keeps_mid_alphas).
 DotGeneral SwapOperands(DotGeneral config, bool keeps_mid_alphas = false);
 
 // Immutable and thread-safe; cheap to copy. Calls do not allocate after the first one with the same Scratch, except for
 // sums of Compat::einsum_sums_in_dtype.
+// A planned quantized einsum and its two gradients.
 class EinsumPlan {
  public:
   // InvalidArgument for an equation that does not parse (ParseEinsum) or does not fit the shapes, dtypes without a
-  // common one, and as DotGeneralPlan::Make. Axes that `config` names (tiling,
-  // shared axes) are those of its side's operand, after diagonals and sums are taken.
+  // common one, and as DotGeneralPlan::Make. Axes in `config` (tiling, shared axes) refer to that side's operand after
+  // diagonals and sums are taken.
   static absl::StatusOr<EinsumPlan> Make(absl::string_view equation, const DotGeneral& config, const Aval& lhs,
                                          const Aval& rhs, const PlanOptions& options = {});
 
@@ -71,8 +72,8 @@ class EinsumPlan {
   bool BackwardNeedsKey() const { return dot_general().BackwardNeedsKey(); }
   int64_t scratch_bytes() const;
 
-  // As those of DotGeneralPlan, with lhs and rhs those of the equation. Context::key is split for the product's lhs and
-  // rhs. Statistics of calibrations with state are those of dot_general(), whose lhs and rhs are the product's.
+  // As in DotGeneralPlan, with the lhs and rhs of the equation. Context::key is split for the product's lhs and rhs.
+  // Statistics of calibrations with state are those of dot_general(), whose lhs and rhs are the product's.
   absl::Status Forward(const DotOperand& lhs, const DotOperand& rhs, const Context& context, const MutableArrayRef& out,
                        Residuals* residuals = nullptr, const Runtime& runtime = {},
                        const StateArrays& state = {}) const;
@@ -92,10 +93,11 @@ class EinsumPlan {
   std::shared_ptr<const Impl> impl_;
 };
 
-// One-shot: plans (without gradients: the forward pass), runs, allocates the results. options.passes is not read.
+// One-shot: plans the forward pass, runs it, allocates the result. options.passes is not read.
 absl::StatusOr<Array> QuantizedEinsum(absl::string_view equation, const DotGeneral& config, const ArrayRef& lhs,
                                       const ArrayRef& rhs, const Context& context = {}, const PlanOptions& options = {},
                                       const Runtime& runtime = {});
+// The same with both gradients, given g, the gradient of the output.
 absl::StatusOr<DotGeneralGradients> QuantizedEinsumWithGradients(absl::string_view equation, const DotGeneral& config,
                                                                  const ArrayRef& lhs, const ArrayRef& rhs,
                                                                  const ArrayRef& g, const Context& context = {},

@@ -1,8 +1,8 @@
 #ifndef AQT_QUANT_CONTRACTION_EINSUM_LOWERING_H_
 #define AQT_QUANT_CONTRACTION_EINSUM_LOWERING_H_
 
-// What an einsum is made of, known from its equation and the avals of its operands (einsum.h has the steps). Internal:
-// EinsumPlan runs it, //aqt/ops writes it in basic operations.
+// The parts of an einsum, derived from its equation and the avals of its operands (einsum.h has the steps). Internal:
+// EinsumPlan runs it, //aqt/ops expresses it in basic operations.
 
 #include <cstdint>
 #include <string>
@@ -17,7 +17,7 @@
 
 namespace aqt::internal {
 
-// How a given operand becomes the one that DotGeneral reads.
+// How a given operand is turned into the one that DotGeneral reads.
 struct EinsumOperand {
   Aval given;
   // The view: one axis per letter (diagonals taken, broadcast axes dropped), made of these axes of the given array.
@@ -27,8 +27,8 @@ struct EinsumOperand {
   std::string names = {};  // of the axes that DotGeneral sees
   Aval used = {};
 
-  // `summed` as Compat::einsum_sums_in_dtype takes it: the axes of letters that occur once, then, one after the other,
-  // those of letters that occur more often. Each are axes of what the sums before it have left.
+  // `summed` as the successive sums of Compat::einsum_sums_in_dtype: first the axes of letters that occur once, then,
+  // one by one, those of letters that occur more often. Each entry refers to the axes that earlier sums left.
   std::vector<Axes> SumsInDType() const;
 
   bool converts() const { return given.dtype != used.dtype; }
@@ -50,14 +50,14 @@ struct EinsumLowering {
   std::string product_names;  // of the axes of the product
 
   const EinsumOperand& operand(Side side) const { return side == Side::kLhs ? lhs : rhs; }
-  // The side of the product on which an operand of the equation is, and the other way round.
+  // Maps a side of the equation to the side of the product, and back.
   Side InProduct(Side side) const { return swapped ? Other(side) : side; }
 };
 
 // Errors as for EinsumPlan::Make, as far as equation, shapes and dtypes are concerned.
 absl::StatusOr<EinsumLowering> LowerEinsum(absl::string_view equation, const Aval& lhs, const Aval& rhs);
 
-// Before a message about the product.
+// The prefix of a message about the product.
 std::string ProductOf(absl::string_view equation, const EinsumLowering& lowering);
 
 }  // namespace aqt::internal

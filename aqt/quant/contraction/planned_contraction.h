@@ -1,7 +1,7 @@
 #ifndef AQT_QUANT_CONTRACTION_PLANNED_CONTRACTION_H_
 #define AQT_QUANT_CONTRACTION_PLANNED_CONTRACTION_H_
 
-// What the plans of contractions (dot_general.h, conv_general.h, ragged_dot.h) have in common.
+// The common part of contraction plans (dot_general.h, conv_general.h, ragged_dot.h).
 
 #include <cstdint>
 #include <memory>
@@ -28,15 +28,16 @@ class ContractionPlan;
 const ContractionPlan& EngineOf(const PlannedContraction& plan);
 }  // namespace internal
 
-// Immutable and thread-safe; cheap to copy. Everything is decided when it is made; calls do not allocate after the
+// Immutable and thread-safe; cheap to copy. All decisions are made when it is built; calls do not allocate after the
 // first one with the same Scratch.
+// A planned contraction of two operands.
 class PlannedContraction {
  public:
   const Aval& lhs_aval() const;
   const Aval& rhs_aval() const;
   const Aval& out_aval() const;  // the dtype of the operands
   const PlanOptions& options() const;
-  // What Forward writes into Residuals, in order.
+  // The arrays that Forward writes into Residuals, in order.
   absl::Span<const ResidualSlot> residuals() const;
   // The statistics that Forward and Backward take, in order; empty when no calibration has state.
   absl::Span<const StateSlot> forward_state() const;
@@ -44,11 +45,11 @@ class PlannedContraction {
   // Whether a call needs Context::key.
   bool ForwardNeedsKey() const;
   bool BackwardNeedsKey() const;
-  // What a call takes of a Scratch, at most: without an observer, a user's product or a prepared operand with several
-  // scales, which may take more.
+  // Upper bound on the scratch memory of a call without an observer, a user's product or a prepared operand with
+  // several scales, which may need more.
   int64_t scratch_bytes() const;
 
-  // What Prepare makes of an operand: dtypes and shapes, tiled if there is a tiling. InvalidArgument when fwd does not
+  // Dtypes and shapes of an operand after Prepare, tiled if there is a tiling. InvalidArgument when fwd does not
   // quantize it.
   struct QuantizedAvals {
     Aval qvalue, scale;
@@ -59,7 +60,7 @@ class PlannedContraction {
   // only packed. FailedPrecondition for a calibration with state: find its StaticScale, and prepare a QTensor.
   absl::StatusOr<PreparedOperand> Prepare(Side side, const ArrayRef& value, const Context& context = {},
                                           const Runtime& runtime = {}) const;
-  // Takes a stored tensor: with a qvalue it replaces the operand, with only scales it replaces the calibration; of a
+  // Takes a stored tensor: with a qvalue it replaces the operand, with only scales it replaces the calibration; for a
   // side that is not quantized, the qvalue is the float operand, and there are no scales. A sparsity mask of zeros and
   // ones is multiplied into the qvalue, for the gradients, too. InvalidArgument unless dtypes and shapes are those that
   // this plan would compute.

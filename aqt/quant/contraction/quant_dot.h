@@ -1,8 +1,8 @@
 #ifndef AQT_QUANT_CONTRACTION_QUANT_DOT_H_
 #define AQT_QUANT_CONTRACTION_QUANT_DOT_H_
 
-// Quantize now, contract later, without a configuration: the stand-alone functions that AQT offers to authors of
-// kernels.
+// Quantization and contraction as separate steps, without a configuration: the stand-alone functions that AQT offers to
+// kernel authors.
 //
 //   QTensor w = *QuantizeToBits(weights, 8, {{0}});                     // one scale per column
 //   Array y = *QuantDotGeneral(x, w, MatMulDims());                     // weight only
@@ -27,7 +27,7 @@
 
 namespace aqt {
 
-// x quantized by AbsMax with f32 scales, to be dequantized as f32:
+// Quantizes x by AbsMax with f32 scales and dequant_dtype f32:
 //   scale = max|x| over the axes / quant_bound of `bits`;  q as NumericsFromBits(bits) says, from x * (1 / scale)
 // x: f32, bf16 or f16; bits: 1 to 22, e4m3 or e5m2. Without axes there is one scale for the tensor (an empty list gives
 // one per element). InvalidArgument for other dtypes, for other or no bits, and for axes out of range.
@@ -35,7 +35,7 @@ absl::StatusOr<QTensor> QuantizeToBits(const ArrayRef& x, Bits bits,
                                        std::optional<absl::Span<const int64_t>> shared_axes = std::nullopt,
                                        const Semantics& semantics = {});
 
-// A tensor as it is, or quantized. Views: what they refer to must outlive the call.
+// A float array or a quantized tensor. Only a view: the data must outlive the call.
 struct QuantDotOperand {
   ArrayRef array;
   const QTensor* qtensor = nullptr;
@@ -45,9 +45,10 @@ struct QuantDotOperand {
   QuantDotOperand(const QTensor& qtensor_in) : qtensor(&qtensor_in) {}
 };
 
+// Options of QuantDotGeneral.
 struct QuantDotOptions {
-  // Of quantized operands. kOtherInput needs the other operand to enter the product as a float, and a scale that is
-  // shared along the remaining axes; kOutput needs one that is shared along the contracting axes.
+  // For quantized operands. kOtherInput needs the other operand to enter the product as a float, and a scale shared
+  // along the remaining axes; kOutput needs a scale shared along the contracting axes.
   DequantMode lhs_dequant_mode = DequantMode::kOutput, rhs_dequant_mode = DequantMode::kOutput;
   // f32, bf16 or f16; null: the widest of the dtypes of the arrays and the dequant_dtypes of the tensors.
   std::optional<DType> out_dtype = std::nullopt;
@@ -56,9 +57,9 @@ struct QuantDotOptions {
 };
 
 // lhs x rhs in the widest of the dtypes of the arrays and the dequant_dtypes of the tensors (a float operand is
-// converted to it first), computed as DotGeneral's forward pass with the qvalues as they are, then rounded to
-// out_dtype. Two operands in s4 or s8 that are both dequantized on the output are summed in s32, two such 8-bit floats
-// in f32. A quantized tensor whose qvalue is a float array is dequantized first. Errors: InvalidArgument as for
+// converted to it first), computed as DotGeneral's forward pass with the given qvalues, then rounded to out_dtype. Two
+// operands in s4 or s8 that are both dequantized on the output are summed in s32, two such 8-bit floats in f32. A
+// quantized tensor whose qvalue is a float array is dequantized first. Errors: InvalidArgument as for
 // DotGeneralPlan::Make and Prepare, and for dtypes other than f32, bf16 and f16; FailedPrecondition for a tensor
 // without a qvalue.
 absl::StatusOr<Array> QuantDotGeneral(const QuantDotOperand& lhs, const QuantDotOperand& rhs, const DotDims& dims,

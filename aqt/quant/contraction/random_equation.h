@@ -22,7 +22,7 @@ struct RandomEquation {
   Shape lhs_shape, rhs_shape, out_shape;
 };
 
-// With `plain`, only what DotGeneral itself can do: no broadcast, diagonal or sum.
+// With `plain`, only equations that DotGeneral itself can compute: no broadcast, diagonal or sum.
 inline RandomEquation MakeRandomEquation(std::mt19937_64& engine, bool plain) {
   const auto below = [&](int64_t n) { return std::uniform_int_distribution<int64_t>(0, n - 1)(engine); };
   RandomEquation e;

@@ -1,7 +1,7 @@
 #ifndef AQT_QUANT_CONTRACTION_RESIDUALS_H_
 #define AQT_QUANT_CONTRACTION_RESIDUALS_H_
 
-// What the forward pass of a contraction keeps for its gradients.
+// The arrays that the forward pass of a contraction keeps for its gradients.
 
 #include <cstdint>
 #include <memory>
@@ -13,7 +13,8 @@
 
 namespace aqt {
 
-// What one forward call keeps for the backward ones. Memory is allocated by the first Forward and reused by later ones.
+// The arrays that one forward call keeps for the backward calls. Memory is allocated by the first Forward and reused by
+// later ones.
 //
 // Per operand x of n elements (qvalues and masks: of the tiled operand, with its repetitions), in bytes:
 //   with use_fwd_quant (dlhs.rhs for rhs, drhs.rhs for lhs), and in a convolution:
@@ -35,11 +36,11 @@ class Residuals {
   Residuals(Residuals&&) noexcept;
   Residuals& operator=(Residuals&&) noexcept;
 
-  // Bytes that this object keeps allocated.
+  // Bytes allocated by this object.
   int64_t num_bytes() const;
 
-  // For callers with storage of their own (a graph): the arrays in the order of the plan's residuals(), leaving this
-  // object empty, and back. Borrowed operands are copied.
+  // For callers with their own storage (a graph): Release returns the arrays in the order of the plan's residuals() and
+  // leaves this object empty; FromArrays is the inverse. Borrowed operands are copied.
   std::vector<Array> Release() &&;
   static Residuals FromArrays(absl::Span<const Array> arrays);
 
@@ -51,6 +52,7 @@ class Residuals {
   std::unique_ptr<Impl> impl_;
 };
 
+// The content of one array of Residuals.
 enum class ResidualKind {
   kValue,     // the float operand itself
   kQvalue,    // its forward qvalue; with mid alphas times the mid ratio, in the operand's dtype
@@ -65,7 +67,7 @@ struct ResidualSlot {
   Aval aval;
 };
 
-// What a one-shot call returns.
+// The results of a one-shot call with gradients.
 struct DotGeneralGradients {
   Array out, dlhs, drhs;
 };

@@ -7,9 +7,9 @@
 //   scratch.Reserve(plan.scratch_bytes());         // optional: now, not in the first call
 //   plan.Forward(lhs, rhs, {}, out, nullptr, {.scratch = &scratch});
 //
-// A call takes what it needs and gives it back when it returns. What is kept is the most that a call has needed,
-// however many plans there are. A call inside a call (of an observer, or of a user's product) takes its memory behind
-// the outer one's.
+// A call takes the memory it needs and gives it back when it returns. A Scratch keeps the most that any call has
+// needed, regardless of the number of plans. A nested call (in an observer or a user's product) takes its memory after
+// that of the outer call.
 
 #include <cstdint>
 #include <memory>
@@ -20,21 +20,22 @@ namespace internal {
 class Workspace;
 }  // namespace internal
 
-// Not thread-safe: one per thread that calls plans. (The threads of an Executor need none.)
+// Memory that calls reuse. Not thread-safe: use one per thread that calls plans. (The threads of an Executor need
+// none.)
 class Scratch {
  public:
   Scratch() = default;
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
 
-  // What calls use that are not given a Scratch. It lives as long as the thread.
+  // The Scratch of calls that are not given one. It exists as long as the thread.
   static Scratch& OfThisThread();
 
-  // Allocates so that a call of a plan with at most this many scratch_bytes() does not.
+  // Allocates now what a call of a plan with at most `bytes` scratch_bytes() would allocate.
   void Reserve(int64_t bytes);
-  // Frees everything. Not during a call.
+  // Frees all memory. Must not be called during a call.
   void Free();
-  // Bytes that are allocated now.
+  // Bytes currently allocated.
   int64_t num_bytes() const;
 
  private:

@@ -58,14 +58,14 @@ float Div(float a, float b) {
   return A::Round(A::Flush(A::Flush(a) / A::Flush(b)));
 }
 
-// The factor by which XLA on CPU multiplies instead of dividing by the constant c. For bf16 it is not rounded to bf16:
+// The factor by which XLA on CPU multiplies instead of dividing by the constant c. It is not rounded to bf16 for bf16:
 // reciprocal and product are one operation in f32.
 template <class T>
 float Reciprocal(float c) {
   return std::is_same_v<T, Float16> ? Div<T>(1.0f, c) : Div<float>(1.0f, c);
 }
 
-// 1 / s in the dtype of s, or 1 where that is infinite: what x is multiplied by.
+// 1 / s in the dtype of s, or 1 if that is infinite: the factor that x is multiplied by.
 template <class T>
 float InverseScale(float s) {
   const float inverse = Div<T>(1.0f, s);
@@ -93,7 +93,7 @@ inline float HostConstant(DType dtype, double value) {
 }
 
 // x^p for x >= 0, with p rounded to `dtype` first like every host constant: correctly rounded to f32 (except for about
-// one value in 10^7, which lies that close to the middle of two), then to `dtype`.
+// one value in 10^7 that is too close to a midpoint), then to `dtype`.
 float Power(DType dtype, float x, double p);
 
 // The dtype in which an operation on both is computed, as in JAX: the wider of two floats (f32 for bf16 with f16), the

@@ -15,7 +15,7 @@
 // The bounds are rounded to the dtype of y before use (in bf16, 10 bits clip at 512).
 //
 // Fp8: q = clamp(y, -max, max), rounded once to the 8-bit float; NaN stays NaN. With stochastic rounding random bits
-// are first added below the mantissa bits that stay, and the mantissa is cut there. quant_bound = max. The gradient
+// are first added below the kept mantissa bits, and the mantissa is truncated there. quant_bound = max. The gradient
 // passes unchanged.
 // Fp: q = y rounded to bf16, then to the format. quant_bound = its largest value. The gradient passes unchanged.
 
@@ -47,14 +47,14 @@ bool NeedsKey(const Numerics& numerics);
 
 // The shape of the draws: 1 along the sharing axes. InvalidArgument when an axis is out of range.
 absl::StatusOr<Shape> NoiseShape(const Noise& noise, const Shape& shape);
-// The noise itself, f32, of NoiseShape.
+// The noise itself: f32, of shape NoiseShape.
 absl::StatusOr<Array> MakeNoise(const Noise& noise, const Shape& shape, const Key& key,
                                 PrngLayout layout = PrngLayout::kPartitionable);
 
 // The qvalue of scaled values y (f32, bf16 or f16). FailedPrecondition when a key is needed and the context has none.
 absl::StatusOr<Array> NumericsForward(const Numerics& numerics, const ArrayRef& y, const Context& context,
                                       PrngLayout layout = PrngLayout::kPartitionable);
-// The gradient with respect to y, given the one with respect to the qvalue; dtype and shape of g.
+// The gradient with respect to y, given the gradient g with respect to the qvalue. Has the dtype and shape of g.
 absl::StatusOr<Array> NumericsBackward(const Numerics& numerics, const ArrayRef& y, const ArrayRef& g,
                                        Arithmetic arithmetic = Arithmetic::kXlaCompatible);
 

@@ -19,14 +19,14 @@
 
 namespace aqt::internal {
 
-// Where the random numbers of a piece come from: element i has number `first + i * stride`.
+// The random numbers of a piece: element i uses number `first + i * stride`.
 struct Draws {
   const kernels::RandomNumbers* numbers = nullptr;  // null: no randomness
   int64_t first = 0, stride = 0;
   kernels::Target target = kernels::Target::kScalar;
 };
 
-// y, of dtype `dtype`, becomes the qvalue before its conversion to the container, which StoreRow does. n <= kPiece.
+// Replaces y, of dtype `dtype`, by the qvalue before its conversion to the container, which StoreRow does. n <= kPiece.
 void QuantizeRow(const Numerics& numerics, DType dtype, const Draws& draws, float* y, int64_t n);
 
 // clip_gradient: the largest |y| of scaled values of `dtype`, before noise, whose gradient passes; null if every
@@ -36,7 +36,8 @@ std::optional<float> GradientBound(const Numerics& numerics, DType dtype);
 void ClipMaskRow(float bound, DType dtype, const float* y, int64_t n, int8_t* mask);
 
 // The shape of the random numbers for a tensor of `shape`: `shape` with 1 along noise sharing axes; null if the
-// numerics draw none. InvalidArgument for a sharing axis out of range, and for 8-bit floats drawn for f16 values.
+// numerics draw none. InvalidArgument for a sharing axis out of range, and for stochastic rounding of f16 values to
+// 8-bit floats.
 absl::StatusOr<std::optional<Shape>> DrawsShape(const Numerics& numerics, const Shape& shape, DType scaled);
 
 // Random numbers for a tensor.
@@ -46,18 +47,18 @@ struct TensorDraws {
   Shape shape;  // of DrawsShape
 };
 
-// The noise of one kind, and what numerics draw for scaled values of dtype `scaled`.
+// The random numbers for noise of one kind, and those that numerics draw for scaled values of dtype `scaled`.
 kernels::RandomNumbers NoiseNumbers(NoiseKind kind, const TensorDraws& draws);
 kernels::RandomNumbers NumbersOf(const Numerics& numerics, DType scaled, const TensorDraws& draws);
 
-// Where whole tensors are worked on. Neither changes a bit.
+// Where operations on whole tensors run. Neither field changes bits.
 struct Execution {
   kernels::Target target = kernels::BestTarget();
   Executor* executor = nullptr;
 };
 
-// q = the qvalue of x scaled by `affine`; mask, if not null, is dense and gets ClipMaskRow(GradientBound). `draws`
-// is needed where DrawsShape is not null. q is dense and has the shape of x.
+// q = the qvalue of x scaled by `affine`; mask, if not null, is dense and gets ClipMaskRow(GradientBound). `draws` is
+// needed if DrawsShape is not null. q is dense and has the shape of x.
 void QuantizeInto(const Numerics& numerics, const ArrayRef& x, const Affine& affine,
                   const std::optional<TensorDraws>& draws, const MutableArrayRef& q, int8_t* mask,
                   const Execution& execution = {});
@@ -65,12 +66,13 @@ void QuantizeInto(const Numerics& numerics, const ArrayRef& x, const Affine& aff
 // The noise that QuantizeInto adds, f32, dense in draws.shape.
 void NoiseInto(NoiseKind kind, const TensorDraws& draws, float* out, kernels::Target target = kernels::BestTarget());
 
-// Whether clipping chooses between the gradient and +0, or multiplies by 1 or 0: like XLA on CPU it chooses in f32 and
-// f16 and multiplies in bf16; kIeee multiplies.
+// Whether clipping selects between the gradient and +0 instead of multiplying by 1 or 0. As in XLA on CPU it selects in
+// f32 and f16 and multiplies in bf16; kIeee always multiplies.
 bool ClipMaskChooses(DType dtype, Arithmetic arithmetic);
 
 // out = g with zeros where mask (dense, g's shape) is 0. Where ClipMaskChooses, the gradient of a clipped value is +0
-// whatever g is; a product, rounded to the dtype of g, gives NaN where g is infinite or NaN. `out` may be g.
+// for any g; otherwise it is a product, rounded to the dtype of g, which is NaN where g is infinite or NaN. `out` may
+// be g.
 void ApplyClipMask(const ArrayRef& g, const int8_t* mask, Arithmetic arithmetic, const MutableArrayRef& out);
 
 }  // namespace aqt::internal

@@ -23,7 +23,7 @@ void StoreRow(DType dtype, const float* in, int64_t n, void* data, int64_t offse
 
 // Rounds to a float dtype (f32, bf16, f16; no flush of subnormals).
 void RoundRow(DType dtype, float* y, int64_t n);
-// Subnormals to zero, except those of f16.
+// Flushes subnormals to zero, except those of f16.
 void FlushRow(DType dtype, float* y, int64_t n);
 
 // y = y op x, rounded to dtype; x has one element if x_stride is 0, otherwise n.
@@ -31,9 +31,9 @@ void MulRow(DType dtype, const float* x, int64_t x_stride, float* y, int64_t n);
 void AddRow(DType dtype, const float* x, int64_t x_stride, float* y, int64_t n);
 void SubRow(DType dtype, const float* x, int64_t x_stride, float* y, int64_t n);
 void DivRow(DType dtype, const float* x, int64_t x_stride, float* y, int64_t n);
-// y = y / c, or, as XLA on CPU divides several numbers by a constant, y * (1 / c).
+// y = y / c if `divide`, else y * (1 / c), as XLA on CPU divides several numbers by a constant.
 void OverConstantRow(DType dtype, float c, bool divide, float* y, int64_t n);
-// x = 1 / x, 1 where that is infinite.
+// x = 1 / x, or 1 where that is infinite.
 void InvertScaleRow(DType dtype, float* x, int64_t n);
 
 // The strides with which an array of `shape` and `strides` is viewed in `target`: 0 along axes where shape has extent
@@ -63,13 +63,13 @@ struct Affine {
 // The dtype of the scaled values of x.
 DType ScaledDType(DType x, const Affine& affine);
 
-// absmax[i], over dense `groups_shape` (extent 1 along shared axes): max |x|; NaN if there is one; 0 for subnormals of
+// absmax[i], over dense `groups_shape` (extent 1 along shared axes): max |x|; NaN if any x is NaN; 0 for subnormals of
 // f32 and bf16 and for empty groups.
 void AbsMaxInto(const ArrayRef& x, const Shape& groups_shape, float* absmax);
 
 // Reads x piece by piece as scaled values y in ScaledDType(x): f(y, n, linear, offset), where `offset` is the element
 // offset of the piece under `extra_strides` (of x's rank). f may overwrite y. With an executor the pieces of a large x
-// are read in any order, on any of its threads.
+// are read in any order, on any thread.
 void ForEachScaledPiece(const ArrayRef& x, const Affine& affine, StridesSpan extra_strides,
                         absl::FunctionRef<void(float* y, int64_t n, int64_t linear, int64_t offset)> f,
                         Executor* executor = nullptr);
@@ -86,7 +86,7 @@ void SumLeadingInto(const ArrayRef& x, int64_t num_axes, const MutableArrayRef& 
 void FillZeros(const MutableArrayRef& out);
 
 // out = R(a * b), or R(a / b), in `dtype`, stored in the dtype of out. b, rounded to `dtype`, broadcasts to a; a and
-// out have one shape.
+// out have the same shape.
 void MultiplyInto(const ArrayRef& a, const ArrayRef& b, DType dtype, const MutableArrayRef& out,
                   Executor* executor = nullptr);
 void DivideInto(const ArrayRef& a, const ArrayRef& b, DType dtype, const MutableArrayRef& out);

@@ -1,8 +1,8 @@
 #ifndef AQT_QUANT_NUMERICS_VALIDATE_H_
 #define AQT_QUANT_NUMERICS_VALIDATE_H_
 
-// Errors of a configuration that do not depend on shapes. Each function checks only what its struct adds to its parts;
-// Validate(const Quantizer&) is in quantizer.h. DotGeneralPlan::Make refuses the same and more.
+// Checks of a configuration that do not depend on shapes. Each function checks only what its struct adds to its parts;
+// Validate(const Quantizer&) is in quantizer.h. DotGeneralPlan::Make rejects the same configurations and more.
 
 #include <optional>
 
@@ -37,8 +37,8 @@ absl::Status ValidateLocalAqt(const LocalAqt& config);
 // For an operand of a contraction with local_aqt: InvalidArgument when it has calib_shared_axes.
 absl::Status ValidateTensorOfLocalAqt(const Tensor& tensor);
 
-// For use_fwd_quant, which takes the quantization of one side of `fwd`: InvalidArgument when that cannot be used
-// backward.
+// For use_fwd_quant, which reuses the quantization of one side of `fwd`: InvalidArgument when it cannot be used in the
+// backward pass.
 absl::Status ValidateUseFwdQuant(const DotGeneralRaw& fwd, Side side);
 
 }  // namespace aqt

@@ -1,11 +1,11 @@
 #ifndef AQT_QUANT_REFERENCE_CONV_GENERAL_REFERENCE_H_
 #define AQT_QUANT_REFERENCE_CONV_GENERAL_REFERENCE_H_
 
-// conv_general.h by loops over all indices: slow, obvious, and the oracle of its tests. It quantizes with quantizer.h
-// and shares the geometry and scalar operations with the plan, and nothing else.
+// conv_general.h as loops over all indices: slow, obvious, and the oracle of its tests. It quantizes with quantizer.h
+// and shares only the geometry and scalar operations with the plan.
 //
-// Sums of integers agree with the plan in every bit. Those of floats are in f32, ascending over kernel axes and
-// channels (in drhs: examples and positions), multiply and add rounded separately, as the plan does on Target::kScalar.
+// Integer sums agree with the plan bit for bit. Float sums are in f32, ascending over kernel axes and channels (in
+// drhs: examples and positions), with multiply and add rounded separately, as in the plan on Target::kScalar.
 
 #include "absl/status/statusor.h"
 #include "aqt/core/array.h"

@@ -1,13 +1,12 @@
 #ifndef AQT_QUANT_REFERENCE_DOT_GENERAL_REFERENCE_H_
 #define AQT_QUANT_REFERENCE_DOT_GENERAL_REFERENCE_H_
 
-// dot_general.h, element by element: slow, obvious, and the oracle of its tests. It shares scalar operations (arith.h,
-// the rounding to small floats) and the random bits with the plan, and nothing else: no kernels, no strides, no reused
-// buffers.
+// dot_general.h, element by element: slow, obvious, and the oracle of its tests. It shares only scalar operations
+// (arith.h, the rounding to small floats) and the random bits with the plan: no kernels, no strides, no reused buffers.
 //
-// Contractions of integers agree with the plan in every bit, and so do forward products of integers and floats, unless
-// the semantics say WeightOnly::kFloat. Others are summed in f32 in ascending order of k, multiply and add rounded
-// separately, as the plan does on Target::kScalar; other targets fuse them.
+// Contractions of integers agree with the plan bit for bit, and so do forward products of integers and floats, except
+// with WeightOnly::kFloat. Others are summed in f32 in ascending order of k, with multiply and add rounded separately,
+// as in the plan on Target::kScalar; other targets fuse them.
 
 #include "absl/status/statusor.h"
 #include "aqt/core/array.h"

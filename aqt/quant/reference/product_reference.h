@@ -1,7 +1,8 @@
 #ifndef AQT_QUANT_REFERENCE_PRODUCT_REFERENCE_H_
 #define AQT_QUANT_REFERENCE_PRODUCT_REFERENCE_H_
 
-// One quantized product, element by element: the forward one of dot_general_reference.h, or that of a gradient.
+// One quantized product, element by element: the forward product of dot_general_reference.h or the product of a
+// gradient.
 
 #include <cstdint>
 #include <optional>
@@ -16,21 +17,21 @@
 
 namespace aqt::reference {
 
-// One side after quantization. `operand` is what the product reads.
+// One side after quantization. The product reads `operand`.
 struct Quantized {
   Value q, scale, bias, operand;
   std::vector<int8_t> mask;  // 1 where not clipped; empty without clip_gradient
   bool has_scale = false;
 };
 
-// Where the axes of the product and of the sum are in the operands.
+// Maps the axes of the operands to those of the product and of the sum.
 struct ProductAxes {
   Index product_shape, sum_shape;
   // For each operand axis: its position in the product, or rank of the product + its position in the sum.
   Index lhs_source, rhs_source;
 
   ProductAxes(const DotDims& dims, const Index& lhs, const Index& rhs);
-  // The index in an operand, whose axes are at `source`, of an element of the product and of the sum.
+  // The index in an operand, whose axes map to `source`, for an index in the product and one in the sum.
   static Index Gather(const Index& source, const Index& product, const Index& sum);
 };
 
@@ -42,15 +43,15 @@ void MultiplyOther(const Value& scale, const Axes& own_contracting, const Axes& 
 struct QuantizedProduct {
   Value out;
   Quantized lhs, rhs;
-  std::optional<Value> lhs_ratio, rhs_ratio;  // by which the quantized operands were divided before
+  std::optional<Value> lhs_ratio, rhs_ratio;  // divisors of the operands before quantization
 };
 
-// With mid scales. Keys are those of the operands.
+// Includes mid scales. The keys are those of the operands.
 QuantizedProduct Multiply(const DotGeneralRaw& config, const Value& lhs, const Value& rhs, const DotDims& dims,
                           const std::optional<Key>& lhs_key, const std::optional<Key>& rhs_key,
                           const Semantics& semantics);
 
-// The same for the product of a gradient, cut as LocalAqt says.
+// The same for the product of a gradient, split by its LocalAqt.
 Value MultiplyLocally(const DotGeneralRaw& config, const Value& lhs, const Value& rhs, const DotDims& dims,
                       const std::optional<Key>& lhs_key, const std::optional<Key>& rhs_key, const Semantics& semantics);
 

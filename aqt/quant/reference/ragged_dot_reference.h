@@ -1,12 +1,12 @@
 #ifndef AQT_QUANT_REFERENCE_RAGGED_DOT_REFERENCE_H_
 #define AQT_QUANT_REFERENCE_RAGGED_DOT_REFERENCE_H_
 
-// ragged_dot.h by loops over all indices, for DEQUANT_MODE_OUTPUT and DEQUANT_MODE_THIS_INPUT: the oracle of its tests.
-// It quantizes with quantizer.h and shares scalar operations with the plan, and nothing else.
+// ragged_dot.h as loops over all indices, for DEQUANT_MODE_OUTPUT and DEQUANT_MODE_THIS_INPUT: the oracle of its tests.
+// It quantizes with quantizer.h and shares only scalar operations with the plan.
 //
-// Sums of integers agree with the plan in every bit, and so do forward sums of a float lhs and an integer rhs, unless
-// the semantics say WeightOnly::kFloat; others are in f32 in ascending order, multiply and add
-// rounded separately, as the plan does on Target::kScalar.
+// Integer sums agree with the plan bit for bit, and so do forward sums of a float lhs and an integer rhs, except with
+// WeightOnly::kFloat. Others are in f32 in ascending order, with multiply and add rounded separately, as in the plan on
+// Target::kScalar.
 
 #include <cstdint>
 

@@ -28,7 +28,7 @@ struct Value {
     for (const int64_t extent : shape) n *= extent;
     data.resize(n);
   }
-  // An axis of extent 1 takes any index.
+  // An axis of extent 1 accepts any index.
   size_t Position(const Index& index) const {
     AQT_CHECK(index.size() == shape.size());
     int64_t position = 0;
@@ -56,7 +56,7 @@ void ForEach(const Index& shape, F f) {
 Value FromArray(const ArrayRef& x);
 Array ToArray(const Value& value);
 
-// ---- scalar operations in a dtype that is known at run time
+// ---- scalar operations in a dtype known at run time
 
 float Times(DType dtype, float a, float b);
 float Plus(DType dtype, float a, float b);

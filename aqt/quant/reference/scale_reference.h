@@ -2,7 +2,7 @@
 #define AQT_QUANT_REFERENCE_SCALE_REFERENCE_H_
 
 // Scales and qvalues of one tensor, element by element: the oracle for calibrations without state and for numerics. It
-// shares scalar operations and random bits with the quantizer, and nothing else.
+// shares only scalar operations and random bits with the quantizer.
 
 #include <cstdint>
 #include <optional>
@@ -24,7 +24,8 @@ struct TensorBits {
 
 TensorBits MakeTensorBits(const Numerics& numerics, Index shape, const std::optional<Key>& key, PrngLayout layout);
 
-// The qvalue of one scaled value y of `dtype`, before its conversion to the container. `number` is that of its bits.
+// The qvalue of one scaled value y of `dtype`, before its conversion to the container. `number` is the index of its
+// random bits.
 float QuantizeOne(const Numerics& numerics, DType dtype, float y, const RandomBits* bits, int64_t number);
 
 // x^p, rounded once.

@@ -1,8 +1,9 @@
 #ifndef AQT_QUANT_TENSOR_BOUNDS_H_
 #define AQT_QUANT_TENSOR_BOUNDS_H_
 
-// From a tensor to the bounds of its groups, for calibrations without state, and from bounds to scales. A calibration
-// is three overloads in bounds.cc: CheckFields, WorkDoubles and FindBounds. Internal; quantize_spec.h puts it together.
+// The bounds of a tensor's groups, for calibrations without state, and the scales that follow from bounds. A
+// calibration has three overloads in bounds.cc: CheckFields, WorkDoubles and FindBounds. Internal; quantize_spec.h puts
+// it together.
 
 #include <cstdint>
 #include <optional>
@@ -17,7 +18,7 @@
 
 namespace aqt::internal {
 
-// Scratch memory is counted in doubles: so many hold n floats.
+// The number of doubles that hold n floats. Scratch memory is counted in doubles.
 inline int64_t DoublesForFloats(int64_t n) { return (n + 1) / 2; }
 
 // The functions below take only calibrations without state.
@@ -28,14 +29,14 @@ absl::Status CheckBoundFields(const Calibration& calibration);
 // Scratch memory of ComputeBounds.
 int64_t BoundsWorkDoubles(const QuantizeSpec& spec);
 
-// bounds[spec.num_scales()], numbers of spec.bound_dtype, from x. `draws` as for ComputeScale.
+// Computes bounds[spec.num_scales()], of spec.bound_dtype, from x. `draws` as for ComputeScale.
 void ComputeBounds(const QuantizeSpec& spec, const ArrayRef& x, const Semantics& semantics,
                    const std::optional<TensorDraws>& draws, double* work, float* bounds);
 
 // ---- for every calibration
 
-// bounds[n] become scales of the spec, not yet rounded to scale_dtype: bound / quant_bound, then po2, each step in the
-// dtype of the bounds.
+// Turns bounds[n] into scales of the spec, not yet rounded to scale_dtype: bound / quant_bound, then po2, each step in
+// the dtype of the bounds.
 void ScalesFromBounds(const QuantizeSpec& spec, DType bound_dtype, Arithmetic arithmetic, float* bounds, int64_t n);
 
 }  // namespace aqt::internal

@@ -14,9 +14,9 @@
 // gives:
 //   H = 2/n sum over inputs of x x^T;  D = H + percdamp * mean(diag H) * I;  inverse(D) = U^T U, U upper
 //   for j = 0, 1, ...:  e = (w_j - dequantized q(w_j)) / U_jj;  w_k = w_k - e * U_jk for k > j
-// All of it is in f64 except q(.), which is Quantize's arithmetic in the dtype of the weight. The bits depend neither
-// on threads nor on the machine. It takes features^3 / 3 multiplications and additions for U, 1.5 * features^2 per row
-// for the rest, and memory for 3 * features^2 doubles.
+// Everything is in f64 except q(.), which uses Quantize's arithmetic in the dtype of the weight. The bits depend
+// neither on threads nor on the machine. It takes features^3 / 3 multiplications and additions for U, 1.5 * features^2
+// per row for the rest, and memory for 3 * features^2 doubles.
 
 #include <cstdint>
 
@@ -41,23 +41,25 @@ struct HessianState {
   absl::StatusOr<Array> Hessian() const;
 };
 
-// `state` with the inputs x added: f32, bf16 or f16; the features are `contracting_axes` of x, the first one slowest;
-// each index of the other axes is one input. Inputs are added one by one, so that any split into batches gives the same
+// Adds the inputs x (f32, bf16 or f16) to `state`. The features are `contracting_axes` of x, the first one slowest;
+// each index of the other axes is one input. Inputs are added one by one, so any split into batches gives the same
 // bits.
 // Errors: InvalidArgument for other dtypes, axes or numbers of features, and for a NaN or an infinity.
 absl::StatusOr<HessianState> UpdateHessian(const HessianState& state, const ArrayRef& x,
                                            absl::Span<const int64_t> contracting_axes, Executor* executor = nullptr);
 
+// Options of GptqQuantize.
 struct GptqOptions {
-  double percdamp = 0.01;  // >= 0: share of the mean of the diagonal that is added to the diagonal
-  // Round the features with the largest inputs first (ties: in order). The grid stays the one of the original weight.
+  double percdamp = 0.01;  // >= 0: fraction of the diagonal's mean that is added to the diagonal
+  // Round the features with the largest inputs first (ties: in order). The grid stays that of the original weight.
   bool act_order = false;
   // GPTQ is greedy and can leave a row with a larger error than plain rounding. True: such a row is rounded plainly, so
-  // that no row gets worse. False: only GPTQ.
+  // no row gets worse. False: only GPTQ.
   bool keep_nearest_where_better = true;
   const TilingState* tiling = nullptr;  // sub-channel scales, as for Quantize
 };
 
+// The result of GptqQuantize.
 struct GptqResult {
   // Quantize(quantizer, w, contracting_axes) with other qvalues: the same scales, shapes and dtypes.
   QTensor weight = {};
@@ -69,7 +71,7 @@ struct GptqResult {
 // `w`: f32, bf16 or f16, with the features on `contracting_axes`, in the order of those of x; `hessian`: f64 or f32
 // [features, features]. Any numerics that round to nearest. A feature without inputs is rounded to nearest.
 // Errors: InvalidArgument for what Quantize refuses, for numerics that do not quantize or that add noise, for a
-// calibration with a bias, a NaN or an infinity in w or the Hessian, a Hessian that is not symmetric or of another
+// calibration with a bias, a NaN or an infinity in w or the Hessian, a Hessian that is not symmetric or has the wrong
 // size, and a damping that leaves the Hessian not positive definite.
 absl::StatusOr<GptqResult> GptqQuantize(const Quantizer& quantizer, const ArrayRef& w,
                                         absl::Span<const int64_t> contracting_axes, const ArrayRef& hessian,

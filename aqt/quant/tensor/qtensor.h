@@ -24,8 +24,8 @@ struct QTensor {
 
   bool IsFull() const { return qvalue.has_value(); }
 
-  // The scaled real values, in the tiled shape if there is a tiling state. Their dtype is the widest of those of x, the
-  // biases, the mask and the scales; each operation has the widest of those up to it:
+  // The scaled real values, in the tiled shape if there is a tiling state. Their dtype is the widest of x, the biases,
+  // the mask and the scales; each operation uses the widest dtype so far:
   //   y = x + bias...;  y = y * mask;  for each scale: r = 1 / s (exactly rounded; 1 where infinite), y = y * r
   // each operation rounded. InvalidArgument when shapes do not fit or x is not f32, bf16 or f16.
   absl::StatusOr<Array> ScaledValue(const ArrayRef& x) const;

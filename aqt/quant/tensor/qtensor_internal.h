@@ -34,7 +34,7 @@ class AffineOf {
 // InvalidArgument unless scales, biases and mask broadcast to `shape` and have float dtypes.
 absl::Status CheckAffine(const QTensor& qtensor, const Shape& shape);
 
-// x in the tiled shape, when there is one. InvalidArgument when the tiling is for another shape.
+// x in the tiled shape, if there is one. InvalidArgument when the tiling is for another shape.
 absl::StatusOr<ArrayRef> TiledView(const QTensor& qtensor, const ArrayRef& x);
 
 }  // namespace aqt::internal

@@ -1,8 +1,8 @@
 #ifndef AQT_QUANT_TENSOR_QUANTIZE_SPEC_H_
 #define AQT_QUANT_TENSOR_QUANTIZE_SPEC_H_
 
-// A Quantizer resolved for one shape and dtype: everything that does not depend on data. Internal; shared by the
-// allocating functions of quantizer.h and by DotGeneralPlan.
+// A Quantizer resolved for one shape and dtype: everything independent of data. Internal; shared by the allocating
+// functions of quantizer.h and by DotGeneralPlan.
 
 #include <optional>
 
@@ -44,31 +44,31 @@ struct QuantizeSpec {
 // See Validate(Quantizer) in quantizer.h.
 absl::Status ValidateQuantizer(const Quantizer& quantizer);
 
-// The axes of a tensor of this rank that share a scale: those that the quantizer names, or `calibration_axes`; all for
-// a scale per tensor. InvalidArgument for axes out of range.
+// The axes of a tensor of this rank that share a scale: those that the quantizer names, or else `calibration_axes`; all
+// axes for a scale per tensor. InvalidArgument for axes out of range.
 absl::StatusOr<Axes> SharedAxesOf(const Quantizer& quantizer, absl::Span<const int64_t> calibration_axes, int64_t rank);
 
 // For quantized numerics. InvalidArgument and Unimplemented as ValidateQuantizer, and for axes that are out of range.
 absl::StatusOr<QuantizeSpec> MakeQuantizeSpec(const Quantizer& quantizer, const Aval& x,
                                               absl::Span<const int64_t> calibration_axes);
 
-// scale = what the calibration finds for x, dense, in scale_dtype. `draws` is what the numerics need when SnrSearch
-// quantizes, otherwise unused. `work` has num_work_doubles() elements.
+// Writes the scale that the calibration finds for x, dense, in scale_dtype. `draws` is needed by the numerics when
+// SnrSearch quantizes, and unused otherwise. `work` has num_work_doubles() elements.
 void ComputeScale(const QuantizeSpec& spec, const ArrayRef& x, const Semantics& semantics,
                   const std::optional<TensorDraws>& draws, double* work, void* scale);
 
-// The same for a calibration with state: updates it if the mode says so, and reads the scale before or after as the
-// calibration says. data.updated is set if and only if the mode updates.
+// The same for a calibration with state: updates the state if the mode says so, and reads the scale before or after the
+// update, depending on the calibration. data.updated is set if and only if the mode updates.
 void ComputeScaleWithState(const QuantizeSpec& spec, const ArrayRef& x, QuantMode mode, Arithmetic arithmetic,
                            const StatisticData& data, double* work, void* scale);
 // Only the scale, in a mode that updates nothing.
 void ScaleFromState(const QuantizeSpec& spec, Arithmetic arithmetic, const void* const* statistics, double* work,
                     void* scale);
 
-// FailedPrecondition when a state that the call does not update has seen no batch, unless compat allows that.
+// FailedPrecondition when a state that the call does not update has seen no batch, unless compat allows it.
 absl::Status CheckSeen(const QuantizeSpec& spec, QuantMode mode, const Compat& compat, const void* const* statistics);
 
-// For AbsMax calibration: turns the abs-max of n of the spec's groups, in place, into scales of scale_dtype held as
+// For AbsMax calibration: turns the abs-max of n groups of the spec, in place, into scales of scale_dtype held as
 // floats.
 void ScalesFromAbsMax(const QuantizeSpec& spec, Arithmetic arithmetic, float* absmax, int64_t n);
 

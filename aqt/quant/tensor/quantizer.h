@@ -36,8 +36,8 @@ absl::StatusOr<QTensor> Calibrate(const Quantizer& quantizer, const ArrayRef& x,
                                   absl::Span<const int64_t> calibration_axes, const Semantics& semantics = {},
                                   const TilingState* tiling = nullptr, const Context& context = {});
 
-// `calibrated` with the qvalue of x. A key is needed when the numerics add noise: it is used as it is (splitting it
-// into one key per operand is up to DotGeneral). Of the semantics, only prng_layout is read.
+// `calibrated` with the qvalue of x. A key is needed when the numerics add noise. It is used without splitting
+// (DotGeneral splits it into one key per operand). Only prng_layout of the semantics is read.
 absl::StatusOr<QTensor> CalculateQvalue(const Quantizer& quantizer, const ArrayRef& x, QTensor calibrated,
                                         const Context& context = {}, const Semantics& semantics = {});
 
@@ -52,14 +52,14 @@ absl::StatusOr<Array> FakeQuant(const Quantizer& quantizer, const ArrayRef& x,
                                 const Semantics& semantics = {});
 
 // The straight-through gradient: g, with zeros where x was clipped if the numerics set clip_gradient. `qtensor` is the
-// result of Quantize for this x. Dtype and shape of g.
+// result of Quantize for this x. Has the dtype and shape of g.
 absl::StatusOr<Array> QuantizeGradient(const Quantizer& quantizer, const ArrayRef& x, const QTensor& qtensor,
                                        const ArrayRef& g, Arithmetic arithmetic = Arithmetic::kXlaCompatible);
 
-// What po2_scale does to scales (f32, bf16 or f16), AQT's ceil_to_po2: 1 / 2^floor(log2(1 / s)), each operation rounded
-// to the dtype of s, with log2(v) = R(ln v) * R(1 / ln 2), or R(ln v) / R(ln 2) with kIeee, and a correctly rounded ln.
-// For most s it is the smallest power of two that is not below s; where the logarithm's rounding shows, as for s =
-// 2^-13 in f32, a power of two is doubled. 0, Inf and NaN stay. InvalidArgument for another dtype.
+// Rounds scales (f32, bf16 or f16) as po2_scale does, AQT's ceil_to_po2: 1 / 2^floor(log2(1 / s)), each operation
+// rounded to the dtype of s, with log2(v) = R(ln v) * R(1 / ln 2), or R(ln v) / R(ln 2) with kIeee, and a correctly
+// rounded ln. For most s it is the smallest power of two that is not below s; where the rounding of the logarithm
+// matters, as for s = 2^-13 in f32, a power of two is doubled. 0, Inf and NaN stay. InvalidArgument for another dtype.
 absl::StatusOr<Array> CeilToPo2(const ArrayRef& scale, Arithmetic arithmetic = Arithmetic::kXlaCompatible);
 
 }  // namespace aqt

@@ -1,9 +1,9 @@
 #ifndef AQT_QUANT_TENSOR_SCALE_LAYOUT_H_
 #define AQT_QUANT_TENSOR_SCALE_LAYOUT_H_
 
-// Scales, which have the rank of the tensor that they belong to, viewed in the layout of the product or of the other
-// operand. Nothing is copied: only shape and strides change. One operand may have more contracting axes than the other
-// (the group axis of a ragged contraction); the unpaired ones have no place in the other operand.
+// Scales, which have the rank of their tensor, viewed in the layout of the product or of the other operand. Nothing is
+// copied: only shape and strides change. One operand may have more contracting axes than the other (the group axis of a
+// ragged contraction); the unpaired ones have no counterpart in the other operand.
 
 #include "absl/status/statusor.h"
 #include "aqt/core/array.h"

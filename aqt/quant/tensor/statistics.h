@@ -1,7 +1,7 @@
 #ifndef AQT_QUANT_TENSOR_STATISTICS_H_
 #define AQT_QUANT_TENSOR_STATISTICS_H_
 
-// The arrays that calibrations with state keep, and what is computed from them; see calibration.h. A calibration is
+// The arrays that calibrations with state keep, and the bounds computed from them; see calibration.h. A calibration has
 // six overloads in statistics.cc. Internal.
 
 #include <cstdint>
@@ -30,12 +30,12 @@ using Statistics = absl::InlinedVector<Statistic, 1>;
 // InvalidArgument for illegal fields of a calibration with state; OK for one without.
 absl::Status CheckStatisticFields(const Calibration& calibration);
 
-// The statistics of a calibration of tensors like x, in the order used everywhere; empty if it has no state.
+// The statistics of a calibration of tensors like x, in their fixed order; empty if it has no state.
 Statistics StatisticsOf(const Calibration& calibration, const Aval& x, const Shape& scale_shape);
 
 Array InitialValue(const Statistic& statistic);
 
-// Where the arrays are, dense, in that order. `updated` may be `old`.
+// The dense arrays, in that order. `updated` may alias `old`.
 struct StatisticData {
   const void* old[kMaxStatistics] = {};
   void* updated[kMaxStatistics] = {};  // null if the mode updates nothing
@@ -43,23 +43,23 @@ struct StatisticData {
 
 // Whether a call in this mode updates the state.
 bool UpdatesIn(QuantMode mode, const Calibration& calibration);
-// Whether a scale is read from the state as it was before the call's update; otherwise it is read after.
+// Whether a scale is read from the state before the call's update rather than after it.
 bool ReadsBeforeUpdate(const Calibration& calibration);
 
 // The dtype in which bounds are computed, except array bounds of Constant.
 DType BoundDType(const Calibration& calibration, DType x);
 
-// Scratch memory of UpdateStatistics, and the update: data.updated = update(data.old, x). Sums run in f64 in row-major
-// order of x. A tensor without elements changes nothing.
+// The scratch memory of UpdateStatistics, and the update itself: data.updated = update(data.old, x). Sums run in f64 in
+// row-major order of x. A tensor without elements changes nothing.
 int64_t UpdateWorkDoubles(const Calibration& calibration, int64_t num_scales);
 void UpdateStatistics(const Calibration& calibration, const ArrayRef& x, const Shape& scale_shape,
                       const StatisticData& data, double* work);
 
-// bounds[n], numbers of BoundDType.
+// Writes bounds[n], of BoundDType.
 void BoundsOf(const Calibration& calibration, DType x, Arithmetic arithmetic, const void* const* statistics, int64_t n,
               float* bounds);
 
-// Whether no update has been seen (or only updates with zeros, which can leave no trace).
+// Whether the state has seen no update (or only updates with zeros, which can leave it unchanged).
 bool IsUnseen(const Statistics& specs, const void* const* statistics);
 
 }  // namespace aqt::internal

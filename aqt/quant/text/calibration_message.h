@@ -12,7 +12,7 @@
 
 namespace aqt::internal {
 
-// Sets the one of `calibration` in `out`.
+// Sets the oneof `calibration` of `out`.
 void WriteCalibration(const Calibration& calibration, config::Quantizer* out);
 
 // Null if none is set.

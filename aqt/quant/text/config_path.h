@@ -1,7 +1,7 @@
 #ifndef AQT_QUANT_TEXT_CONFIG_PATH_H_
 #define AQT_QUANT_TEXT_CONFIG_PATH_H_
 
-// Where a message of a configuration is, for errors, and data types as text. Internal.
+// The location of a message in a configuration, for errors; data types as text. Internal.
 
 #include <optional>
 #include <string>
@@ -15,7 +15,7 @@
 
 namespace aqt::internal {
 
-// A message's place in the text, and its path for messages without a place.
+// The place of a message in the text, and its field path for messages without a place.
 struct ConfigPath {
   config::Place place;
   std::string path;

@@ -26,28 +26,32 @@ class Place;  // configs/config_text.h
 struct Rename;
 }  // namespace config
 
-// Reads a textproto of aqt.config.DotGeneral. InvalidArgument "source:line:column: message" for errors of syntax, of
-// form, and of meaning that can be found without shapes (validate.h). An error of meaning has the position of the
-// field, or of the innermost message around it when the field is left out or comes from the base, and then the field's
-// path ("fwd.lhs.quantizer: ..."). For a name from an older version of AQT the message says what to write now.
+// Reads a textproto of aqt.config.DotGeneral. InvalidArgument "source:line:column: message" for syntax errors,
+// malformed fields, and semantic errors that can be found without shapes (validate.h). A semantic error has the
+// position of the field, or of the innermost enclosing message when the field is left out or comes from the base,
+// followed by the field's path ("fwd.lhs.quantizer: ..."). For a name from an older version of AQT the message gives
+// the replacement.
 absl::StatusOr<DotGeneral> DotGeneralFromText(absl::string_view textproto, absl::string_view source = "config");
 
-// The presets of configs/presets/quant. InvalidArgument, listing the names, for an unknown one.
+// A preset of configs/presets/quant. InvalidArgument, listing the names, for an unknown one.
 absl::StatusOr<DotGeneral> DotGeneralFromPreset(absl::string_view name);
+// The names of the presets of configs/presets/quant.
 std::vector<std::string> DotGeneralPresetNames();
 
-// For error messages of protos around a DotGeneral: names from other versions, and what to write instead.
+// Names from other versions with their replacements, for error messages of protos that contain a DotGeneral.
 absl::Span<const config::Rename> DotGeneralRenames();
 
-// The whole configuration, without a base. Fields that have their fixed default are left out.
+// The full configuration as text, without a base. Fields with their fixed default are left out.
 std::string ToText(const DotGeneral& config);
 
-// A base is resolved; `schema` may be left out. Errors as above, without a position if no place is given.
+// The configuration in a message. A base is resolved; `schema` may be left out. Errors as above, without a position if
+// no place is given.
 absl::StatusOr<DotGeneral> FromProto(const config::DotGeneral& message);
 absl::StatusOr<DotGeneral> FromProto(const config::DotGeneral& message, const config::Place& place);
+// The message of a configuration, without a base.
 config::DotGeneral ToProto(const DotGeneral& config);
-// One that a plan was or will be made for. Whether the accumulator fits is left to the plan: a convolution may ignore
-// it (Compat).
+// Reads the configuration of a plan. Checking the accumulator is left to the plan, since a convolution may ignore it
+// (Compat).
 absl::StatusOr<DotGeneral> PlannedFromProto(const config::DotGeneral& message);
 absl::StatusOr<Quantizer> FromProto(const config::Quantizer& message);
 config::Quantizer ToProto(const Quantizer& quantizer);

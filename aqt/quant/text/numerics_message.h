@@ -10,7 +10,7 @@
 
 namespace aqt::internal {
 
-// Sets the one of `numerics` in `out`. A field that has its fixed default is left out.
+// Sets the oneof `numerics` of `out`. Fields with their fixed default are left out.
 void WriteNumerics(const Numerics& numerics, config::Quantizer* out);
 
 // NoNumerics if none is set.

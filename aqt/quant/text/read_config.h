@@ -10,7 +10,7 @@
 
 namespace aqt::internal {
 
-// Who says whether an accumulator dtype fits.
+// Where an accumulator dtype is checked.
 enum class AccumulatorCheck { kHere, kByPlan };
 
 // Without base, schema and presets, which FromProto resolves. Errors as for DotGeneralFromText.

@@ -1,7 +1,7 @@
 #ifndef AQT_QUANT_TEXT_SEMANTICS_PROTO_H_
 #define AQT_QUANT_TEXT_SEMANTICS_PROTO_H_
 
-// Semantics and modes to and from the enums of configs/inject.proto, for the messages that have them.
+// Semantics and modes to and from the enums of configs/inject.proto, for messages that contain them.
 
 #include <string>
 
@@ -57,7 +57,7 @@ void WriteSemantics(const Semantics& semantics, Message* out) {
   }
 }
 
-// Reads them. InvalidArgument for a value that is UNSPECIFIED.
+// Reads these fields. InvalidArgument for an UNSPECIFIED value.
 template <class Message>
 absl::Status ReadSemantics(const Message& in, const config::Place& place, Semantics* out) {
   if (in.has_prng_layout()) {

@@ -1,7 +1,7 @@
 #ifndef AQT_QUANT_TEXT_WRITE_CONFIG_H_
 #define AQT_QUANT_TEXT_WRITE_CONFIG_H_
 
-// Structs to messages. A field that has its fixed default is left out. Internal.
+// Structs to messages. Fields with their fixed default are left out. Internal.
 
 #include "aqt/quant/config/config.h"
 #include "configs/quant.pb.h"

@@ -1,8 +1,8 @@
 #ifndef AQT_QUANT_WEIGHTS_AQT_WEIGHT_H_
 #define AQT_QUANT_WEIGHTS_AQT_WEIGHT_H_
 
-// One weight matrix by AQT's rule, straight on the kernels: what the general Quantizer computes for
-// {IntSymmetric(bits, preserve_zero), AbsMax} with the input channels as shared axis, without its generality.
+// Quantizes one weight matrix by AQT's rule, directly on the kernels. The result is that of the general Quantizer for
+// {IntSymmetric(bits, preserve_zero), AbsMax} with the input channels as shared axis.
 //
 // With T the dtype of w [o, i], every operation rounded to T, f32 and bf16 subnormals treated as zero,
 // quant_bound = 2^(bits-1) - 0.5 and clip = 2^(bits-1) - 1:
@@ -20,12 +20,14 @@
 
 namespace aqt {
 
+// The result of AqtQuantizeWeightPerChannel.
 struct AqtQuantizedWeight {
   Array q;      // s8 [o, i]
   Array scale;  // T [o, 1]
 };
 
-// w: [o, i], f32, bf16 or f16, any strides; bits: 2 to 8. InvalidArgument otherwise, or when w has no elements.
+// Quantizes w with one scale per output channel. w: [o, i], f32, bf16 or f16, any strides; bits: 2 to 8.
+// InvalidArgument otherwise, or when w has no elements.
 absl::StatusOr<AqtQuantizedWeight> AqtQuantizeWeightPerChannel(const ArrayRef& w, int bits = 8,
                                                                kernels::Target target = kernels::BestTarget(),
                                                                Executor* executor = nullptr);

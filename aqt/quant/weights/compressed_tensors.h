@@ -1,7 +1,7 @@
 #ifndef AQT_QUANT_WEIGHTS_COMPRESSED_TENSORS_H_
 #define AQT_QUANT_WEIGHTS_COMPRESSED_TENSORS_H_
 
-// Weight quantization by the rules of the compressed-tensors format, to the bit.
+// Weight quantization by the rules of the compressed-tensors format, bit for bit.
 //
 // With T the dtype of the weight w [o, i] (f32, bf16 or f16), every operation rounded to T, and units u (the tensor, a
 // row, a group of a row, or a block of rows and columns), integers of b = num_bits, qmin = -2^(b-1) and
@@ -12,14 +12,14 @@
 //   a scale of 0 then becomes the epsilon of T (2^-23, 2^-7, 2^-10)
 //   q = round(clamp(w / scale + zero_point, qmin, qmax)), NaN gives 0
 //   dequantized = (q - zero_point) * scale
-// round() goes to nearest, ties to even. Clamping comes before it, and qmin is reached: AQT's rule (aqt_weight.h),
-// which multiplies by an inverse and stays within +-qmax, gives other integers. A NaN makes the scale of its unit NaN
-// and its integers 0. An infinity makes the scale infinite; its own integer is 0, and a finite w gets the zero point.
+// round() rounds to nearest, ties to even. Clamping comes first, and qmin is reached; AQT's rule (aqt_weight.h), which
+// multiplies by an inverse and stays within +-qmax, gives different integers. A NaN makes the scale of its unit NaN and
+// its integers 0. An infinity makes the scale infinite; its own integer is 0, and a finite w gets the zero point.
 //
 // 8-bit floats (e4m3fn, symmetric only) have
 //   scale = max(-lo, hi) / 448, and the epsilon of T instead of 0
 //   q = e4m3fn(clamp(w / scale + 0, -448, 448)), so that -0 gives +0, and NaN gives NaN;  dequantized = q * scale
-// A small negative w gives -0, other than with integers.
+// A small negative w gives -0, unlike with integers.
 
 #include <array>
 #include <cstdint>
@@ -37,7 +37,7 @@
 
 namespace aqt::compressed_tensors {
 
-// Which elements share a scale. Written as in the format: "tensor", "channel", "group", "block".
+// Which elements share a scale. The text is that of the format: "tensor", "channel", "group", "block".
 enum class Strategy : uint8_t { kTensor, kChannel, kGroup, kBlock };
 absl::string_view ToString(Strategy strategy);
 std::ostream& operator<<(std::ostream& os, Strategy strategy);
@@ -47,12 +47,14 @@ enum class ValueType : uint8_t { kInt, kFloat };
 absl::string_view ToString(ValueType type);
 std::ostream& operator<<(std::ostream& os, ValueType type);
 
+// How a weight is quantized.
 struct WeightScheme {
   ValueType type = ValueType::kInt;
   int num_bits = 8;  // kInt: 2 to 8; kFloat: 8
   Strategy strategy = Strategy::kChannel;
   int64_t group_size = 0;  // kGroup: columns per group, a divisor of i; otherwise 0
-  // kBlock: rows and columns per block, at least 1; otherwise {0, 0}. Those at the lower and right edge may be smaller.
+  // kBlock: rows and columns per block, at least 1; otherwise {0, 0}. Blocks at the lower and right edge may be
+  // smaller.
   std::array<int64_t, 2> block{0, 0};
   bool symmetric = true;
   bool operator==(const WeightScheme&) const = default;
@@ -62,20 +64,20 @@ struct WeightScheme {
 // bits, or with kGroup.
 absl::Status Validate(const WeightScheme& scheme);
 
-// The parts of a matrix [o, i] that have a scale each: `rows` x `cols` elements, fewer at the lower and right edge.
+// The parts of a matrix [o, i] that each have one scale: `rows` x `cols` elements, fewer at the lower and right edge.
 struct Units {
   int64_t rows = 1;
   int64_t cols = 1;
-  int64_t per_row = 1;  // side by side
+  int64_t per_row = 1;  // units side by side
   Shape scale_shape;    // [1], [o, 1], [o, i / group_size], or [ceil(o / block[0]), ceil(i / block[1])]
 
-  // The scale of the element (r, c), in row-major order.
+  // The row-major index of the scale of element (r, c).
   int64_t Of(int64_t r, int64_t c) const { return r / rows * per_row + c / cols; }
 };
 // `scheme` must be valid. InvalidArgument if a group size does not divide i.
 absl::StatusOr<Units> UnitsOf(const WeightScheme& scheme, int64_t o, int64_t i);
 
-// What q can hold: {-128, 127, 1} for 8 bits, {-448, 448, 32} for 8-bit floats.
+// The range of q: {-128, 127, 1} for 8 bits, {-448, 448, 32} for 8-bit floats.
 struct ValueRange {
   float min;
   float max;
@@ -83,17 +85,19 @@ struct ValueRange {
 };
 ValueRange RangeOf(const WeightScheme& scheme);
 
+// A quantized weight [o, i].
 struct QuantizedWeight {
-  Array q;                          // [o, i]; s8, values of num_bits bits, or e4m3fn. Or words, if Options::packed
+  Array q;                          // [o, i]; s8, values of num_bits bits, or e4m3fn. Words if Options::packed
   Array scale;                      // T [Units::scale_shape]
   std::optional<Array> zero_point;  // s8, the shape of scale; null when symmetric
 };
 
+// Options of QuantizeWeight and DequantizeWeight.
 struct Options {
   kernels::Target target = kernels::BestTarget();
-  bool reference = false;        // the plain loops instead of the kernels: slow, for tests
+  bool reference = false;        // plain loops instead of the kernels: slow, for tests
   Executor* executor = nullptr;  // null: the calling thread. The result does not depend on it.
-  bool packed = false;           // of QuantizeWeight: q is what PackInts makes of it. Of integers only.
+  bool packed = false;           // QuantizeWeight only: q is packed as by PackInts. Integers only.
 };
 
 // w: [o, i], f32, bf16 or f16, any strides. InvalidArgument for another rank or dtype, a group size that does not
@@ -101,8 +105,8 @@ struct Options {
 absl::StatusOr<QuantizedWeight> QuantizeWeight(const ArrayRef& w, const WeightScheme& scheme,
                                                const Options& options = {});
 
-// [o, i] of scale's dtype. `weight` may come from a file: InvalidArgument when its shapes or dtypes do not fit
-// `scheme`.
+// The weight [o, i] in the dtype of the scale. `weight` may come from a file: InvalidArgument when its shapes or dtypes
+// do not fit `scheme`.
 absl::StatusOr<Array> DequantizeWeight(const QuantizedWeight& weight, const WeightScheme& scheme,
                                        const Options& options = {});
 

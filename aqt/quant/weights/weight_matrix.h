@@ -14,7 +14,7 @@
 
 namespace aqt::internal {
 
-// w [o, i] as the kernels see it. InvalidArgument, naming `operation`, unless w is a non-empty matrix of f32, bf16 or
+// w [o, i] as the kernels see it. InvalidArgument, naming `operation`, unless w is a nonempty matrix of f32, bf16 or
 // f16.
 absl::StatusOr<kernels::FloatMatrix> WeightMatrix(absl::string_view operation, const ArrayRef& w);
 

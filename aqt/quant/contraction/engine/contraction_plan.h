@@ -2,7 +2,7 @@
 #define AQT_QUANT_CONTRACTION_ENGINE_CONTRACTION_PLAN_H_
 
 // The engine: a quantized contraction and its two gradients, dense, windowed (convolution) or grouped (ragged).
-// Internal; DotGeneralPlan, ConvGeneralPlan and RaggedDotPlan are its doors.
+// Internal; its public interfaces are DotGeneralPlan, ConvGeneralPlan and RaggedDotPlan.
 
 #include <cstddef>
 #include <memory>
@@ -29,25 +29,25 @@
 
 namespace aqt::internal {
 
-// What a door asks for; operands of one dtype f32, bf16 or f16 that fit each other.
+// The contraction that a public interface plans. Operands have one dtype (f32, bf16 or f16) and matching shapes.
 struct ContractionShape {
-  const char* name = "";  // of the operation, for messages
+  const char* name = "";  // name of the operation, for messages
   Aval lhs, rhs, out;
   DotDims dims;                           // of the forward product; empty for a convolution
   bool grouped = false;                   // lhs [m,k], rhs [groups,k,n]
   std::optional<ConvGeometry> conv = {};  // its gradients are not quantized
 };
 
-// What a gradient multiplies g with.
+// The operand that a gradient multiplies with g.
 enum class OtherOperand {
   kFloat,          // the float operand, quantized as the backward configuration says
-  kForwardQvalue,  // its forward qvalue, and g times its forward scale (use_fwd_quant)
+  kForwardQvalue,  // its forward qvalue; g is multiplied by its forward scale (use_fwd_quant)
   kDequantized,    // the forward product's operand, dequantized (a convolution)
 };
 
 struct GradientPlan {
   ProductPlan product;
-  DotDims dims;     // of g and the other operand, before a LocalAqt tiles them
+  DotDims dims;     // of g and the other operand, before LocalAqt tiles them
   Axes to_operand;  // for each axis of the product, its axis in the operand
   OtherOperand other = OtherOperand::kFloat;
   bool is_zero = false;  // known without data
@@ -71,7 +71,7 @@ class ContractionPlan {
   bool BackwardNeedsKey() const { return dlhs_.product.NeedsKey() || drhs_.product.NeedsKey(); }
   int64_t scratch_bytes() const { return scratch_bytes_; }
 
-  // As those of DotGeneralPlan. With groups, `group_sizes` are checked.
+  // As in DotGeneralPlan. With groups, `group_sizes` are checked.
   absl::Status Forward(const DotOperand& lhs, const DotOperand& rhs, absl::Span<const int64_t> group_sizes,
                        const Context& context, const MutableArrayRef& out, Residuals* residuals, const Runtime& runtime,
                        const StateArrays& state) const;
@@ -81,11 +81,11 @@ class ContractionPlan {
                         const StateArrays& state) const;
   absl::StatusOr<PreparedOperand> Prepare(Side side, const ArrayRef& value, const Context& context,
                                           const Runtime& runtime) const;
-  // What Prepare packs: the operand quantized, or as it is if the plan does not quantize it.
+  // The tensor that Prepare packs: the operand, quantized if the plan quantizes it.
   absl::StatusOr<QTensor> QuantizeOperand(Side side, const ArrayRef& value, const Context& context) const;
   absl::StatusOr<PreparedOperand> Prepare(Side side, QTensor qtensor, const Runtime& runtime) const;
-  // Preparing in two steps, for those who store the panels: their size, null if this operand is not packed ahead of
-  // time; and an operand without values from panels that Prepare made.
+  // Preparing in two steps, for callers that store the panels: their size (null if this operand is not packed ahead of
+  // time), and an operand without values from panels that Prepare made.
   std::optional<int64_t> PanelBytesOf(Side side) const;
   absl::StatusOr<PreparedOperand> FromPanels(Side side, const Array& panels, absl::Span<const Array> scale) const;
 
@@ -108,11 +108,11 @@ class ContractionPlan {
   bool ClipsGradient(Side side) const;
   // The forward scale of the operand that a gradient reads, in the layout of g.
   absl::StatusOr<ArrayRef> ForwardScaleInGradient(const GradientPlan& gradient, const ArrayRef& scale) const;
-  // Whether an operand of a gradient that uses the forward quantization goes into panels without a float array, unless
-  // a call asks for more.
+  // Whether an operand of a gradient that uses the forward quantization is packed without a float array in a call that
+  // fuses.
   bool QuantizesIntoPanels(Side side, Side operand) const;
-  // Whether the gradient's product, unless a call asks for more, multiplies g by that scale while it packs it, and
-  // packs the forward qvalue as it is, both without a float array.
+  // Whether the gradient's product, in a call that fuses, multiplies g by that scale while packing it, and packs the
+  // forward qvalue directly, both without a float array.
   bool MultipliesWhilePacking(Side side) const;
   bool PacksQvalue(Side side) const;
 
@@ -121,20 +121,20 @@ class ContractionPlan {
   absl::Status CheckHasGradients(absl::string_view what) const;
   absl::Status CheckKey(const char* call, bool needed, const Context& context) const;
   absl::Status CheckPrepared(Side side, const QTensor& qtensor, const Panels* packed) const;
-  // Whether this plan has checked it.
+  // Whether this plan has already checked `prepared`.
   bool HasPrepared(Side side, const PreparedOperand& prepared) const;
-  // The operand of `prepared` as the kernels of this plan read it; null if it has to be packed from its values.
-  // FailedPrecondition if it has none.
+  // The panels of `prepared` if the kernels of this plan can read them; null if its values have to be packed.
+  // FailedPrecondition if it has no values.
   absl::StatusOr<const Panels*> UsablePanels(Side side, const PreparedOperand& prepared, const Runtime& runtime) const;
   absl::Status CheckResiduals(const Residuals& residuals) const;
-  // Whether the gradients of a contraction with a prepared operand are defined. Returns the scale that the operand
-  // would have had if quantized here, if its gradient needs that.
+  // Checks that the gradients of a contraction with a prepared operand are defined. Returns the scale that the operand
+  // would have if quantized here, if its gradient needs it.
   absl::StatusOr<std::optional<Array>> CheckPreparedGradient(Side side, const CallOperand& operand,
                                                              const ArrayRef& value, const Context& context) const;
   std::optional<Key> KeyOf(const Context& context, Pass pass, Side side) const;
   // An operand as the forward product sees it.
   ArrayRef View(Side side, const ArrayRef& x) const;
-  // The mask that Forward would keep, from the float operand and its forward scale.
+  // Computes the mask that Forward would keep, from the float operand and its forward scale.
   void ComputeClipMask(Side side, const ArrayRef& operand, const ArrayRef& scale, int8_t* mask) const;
   absl::Status FillOperand(Side side, const DotOperand& operand, const Context& context, const Runtime& runtime,
                            const StateArrays& state, CallOperand& result) const;
@@ -145,7 +145,7 @@ class ContractionPlan {
   void RunGradient(Side side, const MutableArrayRef& result, const Residuals::Impl& residuals,
                    const CallContext& context, ProductCall& call) const;
 
-  // An address that no other plan has while an operand that this plan prepared exists.
+  // Identity token: unique among plans while an operand prepared by this plan exists.
   std::shared_ptr<const void> identity_ = std::make_shared<const char>();
   DotGeneral config_;
   PlanOptions options_;
@@ -154,11 +154,11 @@ class ContractionPlan {
   ProductPlan fwd_;
   GradientPlan dlhs_, drhs_;  // planned only if options.passes says so; residuals likewise
   std::vector<ResidualSlot> residuals_;
-  // Index in residuals_ by side and kind; -1 if there is none.
+  // Index in residuals_ by side and kind; -1 if absent.
   int residual_index_[2][4] = {{-1, -1, -1, -1}, {-1, -1, -1, -1}};
-  // [0]: of fwd; [1]: of dlhs and drhs.
+  // [0]: fwd; [1]: dlhs and drhs.
   std::vector<StateSlot> state_[2];
-  // By pass and side: the index of its first slot there.
+  // Index of the first state slot by pass and side.
   size_t state_begin_[kNumPasses][2] = {};
   int64_t scratch_bytes_ = 0;
 };

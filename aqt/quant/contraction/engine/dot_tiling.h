@@ -6,8 +6,9 @@
 // Operands are viewed, without a copy, in the shapes of a contraction whose batch axes are the tiles:
 //   lhs [rhs tiles..., axes of lhs; a tiled one as (count, size) in its place]     rhs likewise
 //   contracting: the size axes; batch: [tiles of contracting axes] + batch + [tiles of lhs] + [tiles of rhs]
-// where "tiles of lhs" are those of its remaining axes. Along "rhs tiles" lhs is the same (stride 0). The product's
-// leading axes, the tiles of contracting axes, are summed over; the others are those of the result, cut and permuted.
+// where "tiles of lhs" are the tiles of its remaining axes. Along "rhs tiles" lhs is repeated (stride 0). The product's
+// leading axes, the tiles of contracting axes, are summed over; the others are the axes of the result, cut and
+// permuted.
 
 #include <optional>
 
@@ -36,9 +37,9 @@ struct TiledDot {
   Axes out_axes;         // for each axis of the product after those, its axis in out.tiled_shape
 
   const TiledOperand& operand(Side side) const { return side == Side::kLhs ? lhs : rhs; }
-  // The result as the product without the leading axes.
+  // The result viewed as the product without the leading axes.
   MutableArrayRef OutView(const MutableArrayRef& out) const;
-  // The gradient of the result as that of the product: the same for all parts of a sum.
+  // The gradient of the result viewed as that of the product: the same for all parts of a sum.
   ArrayRef GradientView(const ArrayRef& g, const Shape& product) const;
 };
 

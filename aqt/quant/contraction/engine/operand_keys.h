@@ -14,7 +14,7 @@ struct OperandKeys {
   Key fwd_lhs, fwd_rhs, dlhs_lhs, dlhs_rhs, drhs_lhs, drhs_rhs;
   bool operator==(const OperandKeys&) const = default;
 };
-// One of them; `pass` is 0 for fwd, 1 for dlhs, 2 for drhs.
+// One of these keys; `pass` is 0 for fwd, 1 for dlhs, 2 for drhs.
 inline Key SplitOperandKey(Key key, int pass, Side side, PrngLayout layout = PrngLayout::kPartitionable) {
   return SplitKey(SplitKey(key, 3, pass, layout), 2, static_cast<int64_t>(side), layout);
 }

@@ -1,7 +1,7 @@
 #ifndef AQT_QUANT_CONTRACTION_ENGINE_PACKED_SIDE_H_
 #define AQT_QUANT_CONTRACTION_ENGINE_PACKED_SIDE_H_
 
-// Between arrays and the matrix kernels: axis groups, panels, calls of a kernel, scales per row. Internal.
+// The interface between arrays and the matrix kernels: axis groups, panels, kernel calls, scales per row. Internal.
 
 #include <cstdint>
 #include <memory>
@@ -22,7 +22,7 @@
 
 namespace aqt::internal {
 
-// The axes of an operand as the kernels walk them; `rows` are the remaining ones.
+// The axes of an operand as the kernels iterate over them; `rows` are the remaining ones.
 struct OperandAxes {
   Axes batch = {}, rows = {}, k = {};
   bool operator==(const OperandAxes&) const = default;
@@ -32,7 +32,7 @@ OperandAxes OperandAxesOf(const DotDims& dims, Side side, int64_t rank);
 // x as the kernels see it. Ranks up to AxisGroup::kMaxRank.
 kernels::Operand KernelOperand(const ArrayRef& x, const OperandAxes& axes);
 
-// The same with the noise of x: `numbers` of a dense tensor of the shape `draws`, which broadcasts to x.
+// The same with the noise of x: `numbers` for a dense tensor of shape `draws`, which broadcasts to x.
 struct NoisyOperand {
   kernels::Operand source;
   kernels::NoiseOperand noise;
@@ -40,20 +40,20 @@ struct NoisyOperand {
 NoisyOperand KernelOperand(const ArrayRef& x, const OperandAxes& axes, const kernels::RandomNumbers& numbers,
                            const Shape& draws);
 
-// How the product's elements lie in memory, by batch, row (lhs) and column (rhs).
+// The memory layout of the product by batch, row (lhs) and column (rhs).
 struct OutputAxes {
   kernels::AxisGroup batch, rows, cols;
 };
 OutputAxes KernelOutput(const MutableArrayRef& out, const OperandAxes& lhs);
 
-// What the bytes of a packed operand depend on, besides the tensor that was packed.
+// Everything that the bytes of a packed operand depend on, besides the tensor that was packed.
 struct PanelKey {
   kernels::PanelFormat format;
-  bool digits = false;      // a DigitFormat of the operand's extents and the bits of `dtype` instead
-  int64_t scale_group = 0;  // of digits: DigitFormat::scale_group; if not 0, the panels hold the scales, too
+  bool digits = false;      // instead of `format`: a DigitFormat of the operand's extents and the bits of `dtype`
+  int64_t scale_group = 0;  // for digits: DigitFormat::scale_group; if not 0, the panels also hold the scales
   OperandAxes axes;
   int64_t feature_groups = 1;  // of a convolution's kernel
-  // What was packed: the tensor's qvalue or value, perhaps dequantized, then converted to this dtype.
+  // The packed numbers: the tensor's qvalue or value, dequantized if `dequantized`, then converted to this dtype.
   bool dequantized = false;
   DType dtype = DType::kF32;
   bool operator==(const PanelKey&) const = default;
@@ -65,7 +65,7 @@ struct Panels {
   Aval source;  // of the qvalue or value
   std::shared_ptr<const void> data;
   int64_t bytes = 0;
-  // ScalesInMemory::smallest of the tensor's only scale, so that no call has to look for it. 0: not known.
+  // ScalesInMemory::smallest of the tensor's only scale, so that no call has to search for it. 0: unknown.
   float smallest_scale = 0;
 };
 
@@ -76,7 +76,7 @@ int64_t PanelBytes(const kernels::PanelFormat& format, const Shape& shape, const
 // out[b, m, n] = epilogue(sum over k of lhs[b, m, k] * rhs[b, n, k])
 struct GemmCall {
   kernels::Operand lhs, rhs;
-  // The operands as the kernel's panels; those that are null are packed first.
+  // The operands as panels of the kernel; null ones are packed first.
   const void* lhs_panels = nullptr;
   const void* rhs_panels = nullptr;
   void* out = nullptr;
@@ -84,7 +84,7 @@ struct GemmCall {
   OutputAxes out_axes;
   kernels::Epilogue epilogue;
   bool lhs_rows_overlap = false;
-  const kernels::LinesPlan* lines = nullptr;  // if the lhs is to be stored by lines
+  const kernels::LinesPlan* lines = nullptr;  // set if the lhs is stored by lines
 
   // out^T = rhs x lhs instead, with the same bits.
   void ExchangeOperands();
@@ -98,22 +98,22 @@ void RunGemmCallLongK(const kernels::GemmKernel& kernel, const GemmCall& call, W
 // x packed for one side of the kernel. Subnormal f32 and bf16 operands of a product of floats become zero.
 void PackOperand(const kernels::GemmKernel& kernel, Side side, const kernels::Operand& x, void* panels,
                  const Runtime& runtime);
-// To be called where an operand is packed in another way.
+// For callers that pack an operand by other means.
 void CountPack(Side side, const Runtime& runtime);
 
-// Scales of an operand in the order [batch, rows], as floats: what the kernels' epilogue and kGiven read. `scale` has
-// the rank of the operand, with extent 1 along contracting axes; `operand` is its shape.
+// Scales of an operand in the order [batch, rows], as floats: the form that the kernels' epilogue and kGiven read.
+// `scale` has the rank of the operand, with extent 1 along contracting axes; `operand` is its shape.
 //   GatherScales: rows[i] = scale, subnormals of f32 and bf16 as zero
 //   ScatterScales: scale (dense, of the full [batch, rows] extents or one element) = rows[i]
 void GatherScales(const ArrayRef& scale, const Shape& operand, const OperandAxes& axes, float* rows);
-// The same without the zeros.
+// The same with subnormals unchanged.
 void GatherRows(const ArrayRef& scale, const Shape& operand, const OperandAxes& axes, float* rows);
 void ScatterScales(const float* rows, const OperandAxes& axes, const MutableArrayRef& scale);
 
 // The smallest magnitude of the nonzero values; infinity if there are none. NaNs do not count.
 float SmallestMagnitude(const float* values, int64_t count);
 
-// The scales that GatherScales would write, if they lie in memory just so; otherwise null.
+// The scales that GatherScales would write, if memory already holds them in that form; otherwise null.
 struct ScalesInMemory {
   const float* values = nullptr;
   float smallest = 0;  // their SmallestMagnitude
@@ -123,12 +123,12 @@ ScalesInMemory ScalesInPlace(const ArrayRef& scale, const Shape& operand, const 
 // Whether x * a and x * a * b are never subnormal for |x| >= least and nonzero a and b from two lists without
 // subnormals, whose smallest magnitudes are given.
 bool ProductsAreNormal(double least, float smallest_a, float smallest_b);
-// The same of sums of such x * a * b: if these are at least 2^-102, they are multiples of 2^-125, and so is what they
-// leave of a larger number.
+// The same for sums of such x * a * b: if these are at least 2^-102, they are multiples of 2^-125, and so are their
+// differences from larger numbers.
 bool SumsOfProductsAreNormal(double least, float smallest_a, float smallest_b);
 
-// How QuantizePack can do what QuantizeInto would: integers of at most 8 bits, clipped, rounded, without bias; 8-bit
-// floats to nearest, without bias.
+// The step with which QuantizePack gives the result of QuantizeInto: integers of at most 8 bits, clipped, rounded,
+// without bias; 8-bit floats rounded to nearest, without bias. Null for others.
 std::optional<kernels::QuantizeStep> FusedStep(const QuantizeSpec& spec);
 
 // How scales can be found while packing: AbsMax with one scale per [batch, row], or a single one.

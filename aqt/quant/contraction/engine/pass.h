@@ -1,7 +1,7 @@
 #ifndef AQT_QUANT_CONTRACTION_ENGINE_PASS_H_
 #define AQT_QUANT_CONTRACTION_ENGINE_PASS_H_
 
-// The three products of a contraction that is trained, and the names of what happens in them. Internal.
+// The three products of a trained contraction, and the names of their intermediates. Internal.
 
 #include <cstdint>
 

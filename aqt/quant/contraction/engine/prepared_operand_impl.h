@@ -14,7 +14,7 @@ namespace aqt {
 struct PreparedOperand::Impl {
   QTensor qtensor;
   std::shared_ptr<const internal::Panels> panels;  // null: packed in each call
-  // The plan (ContractionPlan::identity_) that prepared it, and for which side: that plan need not check it again.
+  // The plan (ContractionPlan::identity_) that prepared the operand, and the side. That plan need not check it again.
   std::shared_ptr<const void> checked_by = nullptr;
   Side checked_side = Side::kLhs;
 };

@@ -1,7 +1,7 @@
 #ifndef AQT_QUANT_CONTRACTION_ENGINE_PRODUCT_SIDES_H_
 #define AQT_QUANT_CONTRACTION_ENGINE_PRODUCT_SIDES_H_
 
-// The operands of one run of a ProductPlan: what the general and the fused way share. Internal to the engine.
+// The operands of one run of a ProductPlan, shared by the general and the fused path. Internal to the engine.
 
 #include <cstdint>
 
@@ -12,7 +12,7 @@
 
 namespace aqt::internal {
 
-// References to what the caller keeps.
+// Holds references: the caller keeps the objects alive.
 struct ProductSides {
   ProductSides(const ProductPlan& p, const ProductCall& c, const CallContext& x)
       : plan(p), call(c), context(x), names(NamesOf(p.pass)) {}
@@ -30,11 +30,12 @@ struct ProductSides {
   SideQuantizer QuantizerOf(Side side) const {
     return SideQuantizer(plan.side(side), side, Input(side), names.side(side), context);
   }
-  // Finds the scale for `calibrated` and quantizes `quantized`. Of a packed operand, the products read only its shape
-  // and its scales.
+  // Finds the scale for `calibrated` and quantizes `quantized`. Only the shape and the scales of a packed operand are
+  // read.
   QuantizedSide Quantize(Side side, const ArrayRef& calibrated, const ArrayRef& quantized) const;
   QuantizedSide Quantize(Side side) const { return Quantize(side, Input(side).x, Input(side).x); }
-  // Gives operands the dtypes that the kernel reads: the plan may have widened those of 4 bits, which have a byte each.
+  // Gives operands the dtypes that the kernel reads: the plan may have widened 4-bit integers, which are stored in a
+  // byte each.
   void Widen(QuantizedSide& lhs, QuantizedSide& rhs) const;
 
   const ProductPlan& plan;

@@ -32,19 +32,19 @@
 
 namespace aqt::internal {
 
-// One operand, resolved.
+// The plan of one operand.
 struct SidePlan {
   Tensor config;
   Aval x;                             // tiled, if there is a tiling
-  OperandAxes axes;                   // by what the product does with them; of a convolution: none
+  OperandAxes axes;                   // by their role in the product; empty for a convolution
   std::optional<QuantizeSpec> spec;   // null: not quantized
-  DType operand_dtype = DType::kF32;  // of what the contraction receives
-  // How the vector kernels quantize it; null if they cannot. `row_scales`: whether they find the scales, too.
+  DType operand_dtype = DType::kF32;  // of the operand that the contraction receives
+  // How the vector kernels quantize it; null if they cannot. `row_scales`: whether they also find the scales.
   std::optional<kernels::QuantizeStep> step;
   FusedScales row_scales = FusedScales::kNo;
 
   bool is_quantized() const { return spec.has_value(); }
-  // Whether scales and qvalues are found while it is packed for a product that fuses, and so without a float array.
+  // Whether scales and qvalues are found while packing for a product that fuses, without a float array.
   bool PacksDirectly() const { return step.has_value() && row_scales != FusedScales::kNo; }
   bool has_state() const { return spec.has_value() && spec->has_state(); }
   bool draws() const { return spec.has_value() && spec->draws_shape.has_value(); }
@@ -52,11 +52,11 @@ struct SidePlan {
   bool scales_output() const { return spec.has_value() && config.dequant_mode == DequantMode::kOutput; }
 };
 
-// The axes of an operand with these axes that share a scale, unless its quantizer names others.
+// The axes of an operand that share a scale, unless its quantizer names others.
 Axes CalibrationAxes(CalibrationMode mode, const OperandAxes& axes);
 
-// `shared` axes share a scale unless the quantizer names others. Checks everything that can be known without data and
-// without the other operand; messages begin with PASS.SIDE.
+// `shared` axes share a scale unless the quantizer names others. Checks everything that depends neither on data nor on
+// the other operand; messages begin with PASS.SIDE.
 absl::StatusOr<SidePlan> MakeSidePlan(Pass pass, Side side, const Tensor& tensor, const Aval& x, OperandAxes axes,
                                       absl::Span<const int64_t> shared);
 
@@ -65,9 +65,9 @@ absl::StatusOr<SidePlan> MakeSidePlan(Pass pass, Side side, const Tensor& tensor
 // fit the qvalue or holds numbers other than 0 and 1; Unimplemented for a mask without a qvalue.
 absl::Status ApplySparsityMask(absl::string_view where, QTensor& qtensor);
 
-// Whether `qtensor` can replace an operand; where the contraction applies the scales is not checked. `packed` is its
-// packed form, null if there is none; a qvalue may be only there. InvalidArgument and Unimplemented begin with `where`.
-// Does not allocate if it can.
+// Checks that `qtensor` can replace an operand, but not where the contraction applies the scales. `packed` is its
+// packed form, null if there is none; the qvalue may exist only there. InvalidArgument and Unimplemented messages begin
+// with `where`. Does not allocate on success.
 absl::Status CheckPrepared(absl::string_view where, const SidePlan& plan, const QTensor& qtensor, const Panels* packed);
 
 // The largest |qvalue| of an integer container.
@@ -76,16 +76,17 @@ double MaxMagnitude(const SidePlan& side);
 // One operand of a call.
 struct CallOperand {
   ArrayRef x;  // planned aval; not read when `prepared` has a qvalue
-  // Instead of the data of x, where the side PacksDirectly and there is no observer or user's product: integers of a
-  // byte each, whose values are x.
+  // Replaces the data of x if the side PacksDirectly and there is no observer or user's product: integers of one byte
+  // each, whose values are x.
   ArrayRef integers;
-  // There, too: x is first multiplied by this array, rounded to its dtype. Has extent 1 along the axes of the rows.
+  // Under the same conditions, x is first multiplied by this array and rounded to its dtype. Has extent 1 along the row
+  // axes.
   ArrayRef factor;
-  const QTensor* prepared = nullptr;  // from outside: a qvalue with scales, only scales, or a float value
+  const QTensor* prepared = nullptr;  // from the caller: a qvalue with scales, only scales, or a float value
   const void* panels = nullptr;       // the operand itself, packed
   float smallest_scale = 0;           // Panels::smallest_scale
   std::optional<Key> key;             // of this operand
-  // Of a calibration with state, unless `prepared`.
+  // For a calibration with state, unless `prepared`.
   QuantMode mode = QuantMode::kTrain;
   StatisticData statistics;
   // Where to store the qvalue, the scale and the clip mask (dense); null: nowhere.
@@ -95,11 +96,11 @@ struct CallOperand {
   // With mid scales, instead of the qvalue: numbers of the operand's dtype (ResidualSlot).
   void* keep_forward_operand = nullptr;
 
-  // Whether it replaces the operand.
+  // Whether `prepared` or `panels` replaces the operand.
   bool has_qvalue() const { return panels != nullptr || (prepared != nullptr && prepared->IsFull()); }
 };
 
-// What a running call reads besides its operands.
+// The inputs of a running call besides its operands.
 struct CallContext {
   const Semantics& semantics;
   kernels::Target target;
@@ -111,46 +112,46 @@ struct CallContext {
   }
 };
 
-// Adds the statistics of one operand, in order.
+// Appends the statistics of one operand, in order.
 void AppendStateSlots(Pass pass, Side side, const SidePlan& plan, std::vector<StateSlot>& slots);
 
-// Fills in the statistics of one operand, checked, and its mode; `slots` are those of the call, and this operand's
-// begin at `begin`. Errors begin with `call`. Does not allocate when there are none.
+// Checks and fills in the statistics of one operand, and fills in its mode. `slots` are those of the call; this
+// operand's begin at `begin`. Errors begin with `call`. Does not allocate on success.
 absl::Status FillStatistics(absl::string_view call, absl::Span<const StateSlot> slots, size_t begin,
                             const QuantizeSpec& spec, Side side, const Context& context, const Compat& compat,
                             const StateArrays& state, CallOperand* operand);
 
-// What SideQuantizer needs for an operand. With `packs` its qvalues go straight into panels, and scales per row into
-// the epilogue.
+// The scratch memory of SideQuantizer for an operand. With `packs` its qvalues go directly into panels, and scales per
+// row into the epilogue.
 void AddQuantizeSlots(const SidePlan& plan, Side side, bool packs, SlotSizes& sizes);
 
 // A side after quantization.
 struct QuantizedSide {
-  ArrayRef operand;                        // what the contraction will receive
+  ArrayRef operand;                        // operand of the contraction
   ArrayRef qvalue;                         // the operand if the side is not quantized
   absl::InlinedVector<ArrayRef, 1> scale;  // in the layout of x
 };
 
-// One operand of a running call: its scale, qvalue and operand, in buffers of the workspace. Everything that is passed
-// in outlives this object.
+// One operand of a running call: its scale, qvalue and operand, in buffers of the workspace. All arguments must outlive
+// this object.
 class SideQuantizer {
  public:
   SideQuantizer(const SidePlan& plan, Side side, const CallOperand& in, const SideNames& names,
                 const CallContext& context)
       : plan_(plan), side_(side), in_(in), names_(names), context_(context) {}
 
-  // `calibrated` is what the scale is found for, `quantized` what is quantized: in.x, unless mid scales rescale it. A
-  // side that is not quantized enters as `calibrated`.
+  // Finds the scale for `calibrated` and quantizes `quantized`. Both are in.x, unless mid scales rescale it. If the
+  // side is not quantized, the operand is `calibrated`.
   QuantizedSide Quantize(const ArrayRef& calibrated, const ArrayRef& quantized);
-  // Only the scale, in in.keep_scale if that is set.
+  // Computes only the scale, in in.keep_scale if set.
   ArrayRef ComputeScaleOf(const ArrayRef& calibrated);
-  // What its numerics draw, if they do.
+  // The random numbers that its numerics draw, if any.
   std::optional<TensorDraws> Draws() const;
 
  private:
   ArrayRef ComputeQvalueOf(const ArrayRef& x, const Affine& affine);
-  // Both at once by the vector kernels, if these give the same bits: AbsMax scales, integers and floats of at most 8
-  // bits (FusedStep), a dense operand. Otherwise null.
+  // Scale and qvalue in one pass of the vector kernels, if these give the same bits: AbsMax scales, integers and floats
+  // of at most 8 bits (FusedStep), a dense operand. Otherwise null.
   struct ScaleAndQvalue {
     ArrayRef scale, qvalue;
   };

@@ -8,8 +8,8 @@
 //   kDlhs  rows: examples, positions of lhs     k: kernel, output channels    columns: input channels
 //   kDrhs  rows: kernel, input channels         k: examples, positions        columns: output channels
 // Windows are prepared block by block, just before they are multiplied: blocks of rows, or for kDrhs of k. Where that
-// is faster, rows are stored by lines (kernels/gemm_by_lines.h), in at most 12 MiB. Else they are packed, in at most
-// 8 MiB, or one group of one example if that is larger.
+// is faster, rows are stored by lines (kernels/gemm_by_lines.h), in at most 12 MiB. Otherwise they are packed, in at
+// most 8 MiB, or one group of one example if that is larger.
 
 #include "aqt/core/array.h"
 #include "aqt/kernels/gemm/gemm.h"
@@ -26,7 +26,7 @@ struct Windows {
   Pass pass = Pass::kFwd;
 };
 
-// A scale per example and one per output channel, for kFwd.
+// One scale per example and one per output channel, for kFwd.
 struct WindowScales {
   const float* example = nullptr;
   const float* channel = nullptr;
@@ -35,18 +35,18 @@ struct WindowScales {
 
 // out = the product of lhs and rhs, summed as the kernel does: the raw sums (s32 or f32), or scaled. lhs is the input
 // of the convolution (kFwd) or g, rhs the kernel or, for kDrhs, the input of the convolution. Any strides.
-// Of kFwd the kernel may be packed already (WindowKernel): then only its shape is read.
+// For kFwd the kernel may already be packed (WindowKernel); then only its shape is read.
 void ContractWindows(const kernels::GemmKernel& kernel, const Windows& windows, const ArrayRef& lhs,
                      const ArrayRef& rhs, const void* rhs_panels, const MutableArrayRef& out,
                      const WindowScales& scales, Workspace& workspace, const Runtime& runtime);
 
-// The rows of its matrix products, over all examples.
+// The number of rows of the matrix products, over all examples.
 int64_t RowsOf(const Windows& windows);
 
 // The kernel of the convolution as ContractWindows packs it for kFwd.
 kernels::Operand WindowKernel(const ConvGeometry& conv, const ArrayRef& rhs);
 
-// What it needs; `padded` is the dtype of the operand that windows slide over.
+// The scratch memory of ContractWindows; `padded` is the dtype of the operand that windows slide over.
 void AddWindowSlots(const kernels::GemmKernel& kernel, const Windows& windows, DType padded, bool scaled,
                     SlotSizes& sizes);
 

@@ -20,7 +20,7 @@ enum class ScratchSlot : uint8_t {
   kLhsOperand, kRhsOperand,          // dequantized, or multiplied by the other side's scale
   kLhsGathered, kRhsGathered,        // [batch, rows, k]
   kLhsConverted, kRhsConverted,      // to the dtype of the product; s32 as f32
-  kPadded,                           // what windows slide over
+  kPadded,                           // operand that windows slide over
   kLhsPacked, kRhsPacked,            // panels
   kLhsEpilogueScale, kRhsEpilogueScale,
   kRowScale,                         // of a piece of windows
@@ -30,7 +30,7 @@ enum class ScratchSlot : uint8_t {
   kLhsMid, kRhsMid,                  // mid scales, and the operands divided by them
   kLhsMidRatio, kRhsMidRatio,
   kLhsRescaled, kRhsRescaled,
-  kScaledGradient, kForwardOperand,  // what a gradient multiplies
+  kScaledGradient, kForwardOperand,  // operands of a gradient
   kClipMask, kNoise,
   kLhsEinsum, kRhsEinsum,            // operands of an equation converted, then summed
   kLhsEinsumSum, kRhsEinsumSum,
@@ -43,10 +43,10 @@ inline ScratchSlot OfSide(bool is_lhs, ScratchSlot lhs) {
   return is_lhs ? lhs : static_cast<ScratchSlot>(static_cast<int>(lhs) + 1);
 }
 
-// What a call needs, by slot: known when it is planned.
+// The scratch memory of a call by slot, known at plan time.
 class SlotSizes {
  public:
-  // At least `bytes` in this slot.
+  // Requires at least `bytes` in this slot.
   void Add(ScratchSlot slot, int64_t bytes) {
     int64_t& size = bytes_[static_cast<int>(slot)];
     size = std::max(size, Rounded(bytes));
@@ -76,8 +76,8 @@ class Workspace {
   Workspace& operator=(const Workspace&) = delete;
   ~Workspace() { scratch_.PopTo(begin_); }
 
-  // At least max(bytes, 1) bytes, aligned to 64. A slot that must grow gets new memory, and the old is lost until
-  // Clear: where sizes vary, ask for the largest first.
+  // At least max(bytes, 1) bytes, aligned to 64. A slot that must grow gets new memory, and the old memory is unused
+  // until Clear: if sizes vary, get the largest first.
   void* Get(ScratchSlot slot, int64_t bytes) {
     Buffer& buffer = buffers_[static_cast<int>(slot)];
     const uint64_t bit = uint64_t{1} << static_cast<int>(slot);
@@ -88,14 +88,14 @@ class Workspace {
     }
     return buffer.data;
   }
-  // All of these slots, in these sizes.
+  // Takes all of these slots in these sizes.
   void Take(const SlotSizes& sizes) {
     for (int i = 0; i < kNumSlots; ++i) {
       const ScratchSlot slot = static_cast<ScratchSlot>(i);
       if (sizes.bytes(slot) > 0) Get(slot, sizes.bytes(slot));
     }
   }
-  // Gives all slots back: for the next pass of a call.
+  // Gives all slots back, for the next pass of a call.
   void Clear() {
     taken_ = 0;
     scratch_.PopTo(begin_);
@@ -110,7 +110,7 @@ class Workspace {
   Scratch& scratch_;
   const int64_t begin_;
   uint64_t taken_ = 0;                     // a bit for each slot
-  std::array<Buffer, kNumSlots> buffers_;  // those of the others are not initialized
+  std::array<Buffer, kNumSlots> buffers_;  // entries of untaken slots are not initialized
 };
 
 }  // namespace aqt::internal
