@@ -46,7 +46,7 @@ const FieldDescriptor* Field(const Message& message, absl::string_view name) {
 
 bool IsMessage(const FieldDescriptor* field) { return field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE; }
 
-// The parts of `over` replace those of `base`, which is of the same type.
+// The fields of `over` replace those of `base`, which has the same type.
 void MergeOver(const Message& over, Message* base) {
   const Reflection* reflection = over.GetReflection();
   std::vector<const FieldDescriptor*> fields;
@@ -84,7 +84,7 @@ bool ClearPath(absl::string_view path, Message* message) {
   return false;
 }
 
-// TextFormat takes any number for an enum value.
+// TextFormat accepts any number as an enum value.
 absl::Status CheckEnums(const Message& message, const Place& place) {
   const Reflection* reflection = message.GetReflection();
   std::vector<const FieldDescriptor*> fields;

@@ -18,7 +18,7 @@
 namespace aqt {
 namespace {
 
-// At once: so much of an array is reduced, and so much is worth a second round of messages.
+// Bytes of an array reduced at once, and bytes above which a second round of messages pays off.
 constexpr int64_t kPieceBytes = int64_t{64} << 20, kOneRoundBytes = 16 << 10;
 
 template <class T>
@@ -47,7 +47,7 @@ T Reduced(AllReduceKind kind, T a, T b) {
   return a;
 }
 
-// out[i] = block 0's element i, then those of the others, one after the other.
+// out[i] = the reduction of element i of all blocks, in order.
 template <class T>
 void ReduceBlocks(AllReduceKind kind, const T* blocks, int64_t num_blocks, int64_t elements, T* out) {
   std::copy(blocks, blocks + elements, out);
@@ -57,7 +57,8 @@ void ReduceBlocks(AllReduceKind kind, const T* blocks, int64_t num_blocks, int64
   }
 }
 
-// Small pieces: everybody gets all and reduces all. Large ones: everybody reduces one block and gets the others'.
+// Small pieces: every process gathers everything and reduces it. Large pieces: every process reduces one block and
+// gathers the other results.
 template <class T>
 absl::Status ReducePiece(Collective& collective, AllReduceKind kind, const T* in, int64_t elements, T* out) {
   const int64_t size = collective.size();
@@ -137,7 +138,7 @@ absl::StatusOr<Array> AllGather(Collective& collective, const Array& x, int64_t 
   Shape shape = x.shape();
   shape[axis] *= size;
   ArrayBuilder result = ArrayBuilder::ForOverwrite({x.dtype(), shape});
-  // What is contiguous: the elements from `axis` on.
+  // The elements from `axis` on are contiguous.
   int64_t outer = 1;
   for (int64_t i = 0; i < axis; ++i) outer *= x.shape()[i];
   if (outer == 1 || x.num_bytes() == 0) {

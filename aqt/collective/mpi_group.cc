@@ -25,7 +25,7 @@ absl::Status ToStatus(int code, const char* call) {
 
 class Process final : public Collective {
  public:
-  // Takes `comm`, and frees it unless it is that of all processes.
+  // Takes ownership of `comm`; frees it unless it is MPI_COMM_WORLD.
   static absl::StatusOr<std::unique_ptr<Collective>> Make(MPI_Comm comm) {
     int rank = 0, size = 0;
     AQT_RETURN_IF_ERROR(ToStatus(MPI_Comm_rank(comm, &rank), "MPI_Comm_rank"));
@@ -68,12 +68,12 @@ class Process final : public Collective {
  private:
   Process(MPI_Comm comm, int rank, int size) : comm_(comm), rank_(rank), size_(size) {}
 
-  // Before each call: whether all processes take part. Blocking calls cannot be ended from outside.
+  // Called before each operation: checks that all processes take part. Blocking calls cannot be ended from outside.
   absl::Status Agree(const char* call, int64_t bytes) const {
     if (bytes <= std::numeric_limits<int>::max()) return Meet(nullptr);
     return absl::OutOfRangeError(absl::StrCat(call, ": ", bytes, " bytes from each process; MPI counts to 2^31 - 1"));
   }
-  // Aborted, with the lowest rank that has an error, if there is one.
+  // Aborted, with the lowest rank that has an error, if any.
   absl::Status Meet(const absl::Status* error) const {
     const int own = error == nullptr ? size_ : rank_;
     int first = size_;

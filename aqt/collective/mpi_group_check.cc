@@ -1,4 +1,4 @@
-// Run by mpi_group_test: what every engine must do, by MPI. With the argument "fail", process 0 fails.
+// Run by mpi_group_test: checks the MPI engine. With the argument "fail", process 0 fails.
 
 #include <cstdio>
 #include <string>

@@ -20,14 +20,14 @@
 namespace aqt {
 namespace {
 
-// What one thread offers to the others in a call.
+// The data that one thread offers to the others in a call.
 struct Offer {
   const char* call = "";
   const void* data = nullptr;
   int64_t bytes = 0;
   int root = 0;
 };
-constexpr char kFail[] = "Fail";  // the data are a text of so many bytes
+constexpr char kFail[] = "Fail";  // the data are text of that many bytes
 
 class Group {
  public:
@@ -48,7 +48,7 @@ class Group {
     return meetings_ != meeting ? absl::OkStatus() : broken_;
   }
 
-  // From now on nobody waits any longer, here and in the groups that came out of this one: calls fail with `error`.
+  // From now on no thread waits, here and in the groups split from this one: calls fail with `error`.
   void Break(const absl::Status& error) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (broken_.ok()) broken_ = error;
@@ -56,7 +56,7 @@ class Group {
     for (const auto& [key, part] : parts_) part->Break(error);
   }
 
-  // The group of `color` of the split with this number; whoever asks first makes it.
+  // The group of `color` of split number `split`; the first caller creates it.
   std::shared_ptr<Group> Part(int64_t split, int color, int size) {
     const std::lock_guard<std::mutex> lock(mutex_);
     std::shared_ptr<Group>& part = parts_[{split, color}];
@@ -102,7 +102,7 @@ class Group {
   int64_t meetings_ = 0;
   absl::Status broken_;
   std::map<std::pair<int64_t, int>, std::shared_ptr<Group>> parts_;  // by split and color
-  std::vector<Offer> offers_;  // by rank; each is written before a meeting and read behind it
+  std::vector<Offer> offers_;  // by rank; each is written before a meeting and read after it
 };
 
 class Member final : public Collective {
@@ -148,7 +148,7 @@ class Member final : public Collective {
 
   const std::shared_ptr<Group> group_;
   const int rank_;
-  int64_t splits_ = 0;  // how often this process has called Split
+  int64_t splits_ = 0;  // number of Split calls of this process
 };
 
 }  // namespace

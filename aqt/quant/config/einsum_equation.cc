@@ -89,7 +89,7 @@ class Parser {
     return absl::InvalidArgumentError(absl::StrCat("einsum \"", text_, "\", position ", position_, ": ", message));
   }
 
-  // Up to ',', '-', or the end.
+  // Parses up to ',', '-', or the end.
   absl::StatusOr<Term> ParseTerm() {
     Term term;
     term.begin = position_;
@@ -113,7 +113,7 @@ class Parser {
     return term;
   }
 
-  // How many axes the ellipsis of an operand stands for.
+  // The number of axes that the ellipsis of an operand stands for.
   absl::StatusOr<int64_t> EllipsisRank(const char* side, const Term& term, int64_t rank) const {
     const int64_t letters = static_cast<int64_t>(term.letters.size());
     if (term.has_ellipsis ? letters <= rank : letters == rank) return rank - letters;

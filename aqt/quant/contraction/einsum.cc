@@ -42,7 +42,7 @@ Ref ViewOf(const EinsumOperand& operand, const Ref& x) {
   return view;
 }
 
-// Compat::einsum_sums_in_dtype.
+// For Compat::einsum_sums_in_dtype.
 void SumInDType(const EinsumOperand& operand, const ArrayRef& view, void* out) {
   const std::vector<Axes> sums = operand.SumsInDType();
   Array sum;  // that `left` refers to
@@ -58,7 +58,7 @@ void SumInDType(const EinsumOperand& operand, const ArrayRef& view, void* out) {
   kernels::SumAsXla(left, sums.back(), out);
 }
 
-// What DotGeneral reads for x: a view of it, or a buffer.
+// The operand that DotGeneral reads for x: a view of it, or a buffer.
 ArrayRef UsedOf(const EinsumOperand& operand, const ArrayRef& x, Side side, bool sums_in_dtype, Workspace& workspace) {
   const bool is_lhs = side == Side::kLhs;
   ArrayRef view = ViewOf(operand, x);
@@ -76,7 +76,7 @@ ArrayRef UsedOf(const EinsumOperand& operand, const ArrayRef& x, Side side, bool
   return ArrayRef(operand.used.dtype, operand.used.shape, buffer);
 }
 
-// What UsedOf and a gradient need.
+// The scratch memory of UsedOf and of a gradient.
 void AddSlots(const EinsumOperand& operand, Side side, internal::SlotSizes& sizes) {
   const bool is_lhs = side == Side::kLhs;
   if (operand.converts()) {
@@ -85,7 +85,7 @@ void AddSlots(const EinsumOperand& operand, Side side, internal::SlotSizes& size
   if (operand.materializes()) sizes.Add(OfSide(is_lhs, ScratchSlot::kLhsEinsumSum), operand.used.num_bytes());
 }
 
-// Spreads the gradient of what DotGeneral read, when that is not `d` itself.
+// Spreads the gradient of the operand that DotGeneral read to `d`, if they differ.
 void SpreadGradient(const EinsumOperand& operand, const ArrayRef& d_used, const MutableArrayRef& d) {
   ArrayRef source = d_used;
   const MutableArrayRef view = ViewOf(operand, d);
@@ -118,7 +118,7 @@ bool NeedsNoValue(const DotOperand& x) {
 struct EinsumPlan::Impl {
   internal::EinsumLowering lowering;
   DotGeneralPlan plan;
-  int64_t scratch_bytes = 0;  // with the plan's
+  int64_t scratch_bytes = 0;  // including the plan's
 
   const EinsumOperand& operand(Side side) const { return lowering.operand(side); }
 
@@ -239,7 +239,7 @@ absl::Status EinsumPlan::Backward(const ArrayRef& g, const Residuals& residuals,
                                                            own.used.num_bytes()))
                            : ViewOf(own, *d);
   }
-  // Zeros off diagonals are written before the product, which may be written between them.
+  // Zeros off diagonals are written first, since the product may be written between them.
   for (const Side side : internal::kSides) {
     const std::optional<MutableArrayRef>& d = side == Side::kLhs ? dlhs : drhs;
     const EinsumOperand& own = impl.operand(side);

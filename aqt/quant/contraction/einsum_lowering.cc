@@ -70,7 +70,7 @@ std::vector<Axes> EinsumOperand::SumsInDType() const {
   }
   for (const int64_t axis : summed) {
     if (view_axes[static_cast<size_t>(axis)].size() == 1) continue;
-    // All of `summed` before it are gone by then.
+    // All axes before it in `summed` are already summed.
     sums.push_back({axis - (std::find(summed.begin(), summed.end(), axis) - summed.begin())});
   }
   if (sums[0].empty()) sums.erase(sums.begin());

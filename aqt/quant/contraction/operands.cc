@@ -1,4 +1,4 @@
-// What the plans take and keep: prepared operands and residuals.
+// Prepared operands and residuals.
 
 #include <utility>
 

@@ -29,11 +29,11 @@ absl::StatusOr<Bits> BitsOf(DType container) {
       absl::StrCat("a qvalue of ", ToString(container), ", expected s4, s8, e4m3fn, e5m2, f32, bf16 or f16"));
 }
 
-// One side as the plan takes it.
+// One side in the form that the plan takes.
 struct PlanInput {
   ArrayRef value;                         // of a float operand
-  std::optional<Array> owned;             // the memory behind it, if it was converted
-  std::optional<QTensor> quantized = {};  // instead of a float operand
+  std::optional<Array> owned;             // memory of `value`, if it was converted
+  std::optional<QTensor> quantized = {};  // instead for a float operand
   Bits bits = {};
   DType dtype = DType::kF32;  // requested for the product
   Shape shape = {};

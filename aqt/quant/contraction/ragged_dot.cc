@@ -48,7 +48,7 @@ absl::StatusOr<RaggedDotPlan> RaggedDotPlan::Make(const DotGeneral& config, cons
                                                    "; both must have one dtype, f32, bf16 or f16"));
   }
   AQT_RETURN_IF_ERROR(Annotate(CheckConfig(config, options.passes), "ragged_dot"));
-  // All groups share a scale: it is as if the group axis were contracted, too.
+  // All groups share a scale, as if the group axis were contracted, too.
   internal::ContractionShape shape{.name = "ragged_dot",
                                    .lhs = lhs,
                                    .rhs = rhs,
@@ -78,7 +78,7 @@ absl::Status CheckGroupSizes(const Aval& lhs, const Aval& rhs, absl::Span<const 
 
 namespace {
 
-// The sizes without the rows that lhs does not have; in `buffer` unless these are the sizes themselves.
+// The sizes without the rows beyond lhs; in `buffer` unless they equal `group_sizes`.
 absl::Span<const int64_t> WithinRows(int64_t rows, absl::Span<const int64_t> group_sizes,
                                      std::vector<int64_t>& buffer) {
   int64_t left = rows, beyond = 0;

@@ -13,7 +13,7 @@ Scratch& Scratch::OfThisThread() {
 }
 
 void Scratch::Reserve(int64_t bytes) {
-  if (top_ != 0 || bytes <= block_bytes_) return;  // a block in use stays where it is
+  if (top_ != 0 || bytes <= block_bytes_) return;  // a block in use is not moved
   block_.reset();
   block_ = AllocateUninitialized(bytes);
   block_bytes_ = bytes;
@@ -42,7 +42,7 @@ void Scratch::PopTo(int64_t top) {
   if (top != 0 || overflow_.empty()) return;
   overflow_.clear();
   overflow_bytes_ = 0;
-  Reserve(highest_);  // so that the next such call finds room
+  Reserve(highest_);  // so that the next such call has room
 }
 
 }  // namespace aqt

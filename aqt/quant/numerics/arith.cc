@@ -17,12 +17,12 @@ float CeilToPo2As(float s, bool divide) {
   const float ln2 = Arith<T>::Round(static_cast<float>(0x1.62e42fefa39efp-1));
   const float log2 = divide ? Div<T>(log, ln2) : Mul<T>(log, Reciprocal<T>(ln2));
   const float exponent = Arith<T>::Round(std::floor(log2));
-  // An infinite or NaN exponent ends as 0 or NaN.
+  // An infinite or NaN exponent gives 0 or NaN.
   const float power = std::isfinite(exponent) ? std::ldexp(1.0f, static_cast<int>(exponent)) : kernels::Exp(exponent);
   return Div<T>(1.0f, Arith<T>::Flush(Arith<T>::Round(power)));
 }
 
-// In f64, which is exact for powers of short numbers; these can lie halfway between two f32.
+// In f64, which is exact for powers of short numbers; these can be halfway between two f32 numbers.
 double PowerF64(double x, double p) {
   constexpr int kLargest = 8;
   if (p == 0 || x == 1) return 1;

@@ -18,13 +18,13 @@ float FromBits(uint32_t bits) { return __builtin_bit_cast(float, bits); }
 
 constexpr uint32_t kSign = 0x80000000u, kMantissa = 0x007FFFFFu;
 
-// Works on the bit pattern of f32; a bf16 value is its upper half, where its random bits go, too.
+// Works on the bit pattern of f32. A bf16 value is its upper half, and random bits are added there, too.
 float RoundRadix2(const FpFormat& format, bool stochastic, uint32_t random16, float x) {
   const int drop = 23 - format.nmant;
   const uint32_t tail = (1u << drop) - 1;
   const uint32_t add = stochastic ? (random16 << 16) & tail : 1u << (drop - 1);
   const uint32_t bits = BitsOf(x);
-  const uint32_t rounded = (bits + add) & ~tail;  // may carry into the exponent, and even into the sign
+  const uint32_t rounded = (bits + add) & ~tail;  // may carry into the exponent and even the sign
   const uint32_t lowest = 127u - (format.has_subnormals ? 1 : 0);
   const uint32_t low = lowest << 23;
   const uint32_t high = ((lowest + (1u << format.nexp) - 1) << 23) | (kMantissa & ~tail);
@@ -46,7 +46,7 @@ float RoundRadix2(const FpFormat& format, bool stochastic, uint32_t random16, fl
   return v;
 }
 
-// floor(log4(v)) for v > 0, within -4 .. 3 (values beyond are treated alike).
+// floor(log4(v)) for v > 0, within -4 .. 3 (values beyond are treated the same).
 int FloorLog4(float v) {
   int e = -4;
   while (e < 3 && v >= std::ldexp(1.0f, 2 * (e + 1))) ++e;
@@ -56,14 +56,14 @@ int FloorLog4(float v) {
 float RoundRadix4(bool stochastic, uint32_t random16, float x) {
   float magnitude = std::fabs(x);
   if (stochastic) {
-    // Up to the next power with a probability proportional to the distance from this one.
+    // Rounds up to the next power with a probability proportional to the distance from this one.
     const float power = magnitude == 0 ? 0.0f : std::ldexp(1.0f, std::ilogb(magnitude) & ~1);  // 4^floor(log4)
     const float u = FromBits((random16 << 7) | 0x3F800000u) - 1.0f;
     magnitude += u * (4 * power - power);
   } else {
     magnitude *= 1.6f;
   }
-  // For a NaN, and for an infinity whose distance to the next power is drawn.
+  // A NaN stays, and so does an infinity whose distance to the next power is drawn.
   if (std::isnan(magnitude)) return magnitude;
   const int e = FloorLog4(magnitude);
   return e < -3 ? 0.0f : std::copysign(std::ldexp(1.0f, 2 * e), x);

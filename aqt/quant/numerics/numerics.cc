@@ -175,13 +175,13 @@ absl::StatusOr<Array> NumericsBackward(const Numerics& numerics, const ArrayRef&
 namespace internal {
 namespace {
 
-// To the nearest integer, ties to even, with the sign of v. (nearbyint is a call without SSE4.1.)
+// Rounds to the nearest integer, ties to even, with the sign of v. (Without SSE4.1, nearbyint is a function call.)
 inline float RoundHalfEven(float v) {
   const float magic = std::copysign(0x1p23f, v);
   return std::fabs(v) < 0x1p23f ? std::copysign((v + magic) - magic, v) : v;
 }
 
-// min(max(y, -bound), bound) with subnormals as zero; NaN stays.
+// min(max(y, -bound), bound) with subnormals treated as zero; NaN stays.
 template <class T>
 void ClampRow(float bound, float* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
@@ -211,7 +211,8 @@ void QuantizeIntRow(const IntSymmetric& numerics, DType dtype, const Draws& draw
   });
 }
 
-// Keeps `mantissa_bits` of the mantissa, rounded up with the probability given by the rest. May carry into exponents.
+// Keeps `mantissa_bits` of the mantissa, rounded up with the probability given by the dropped bits. May carry into the
+// exponent.
 void RoundMantissaRow(DType dtype, int mantissa_bits, const Draws& draws, float* y, int64_t n) {
   // A bf16 value is the upper half of the f32 pattern: its 16 random bits belong there.
   const bool wide = dtype == DType::kF32;

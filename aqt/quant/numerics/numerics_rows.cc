@@ -53,7 +53,7 @@ absl::StatusOr<std::optional<Shape>> DrawsShape(const Numerics& numerics, const 
 
 namespace {
 
-// What the kernel for matrices quantizes: to integers without noise, with one scale of x's dtype and nothing else.
+// Whether the matrix kernel can quantize: to integers without noise, with only one scale, in x's dtype.
 bool IsPlainInteger(const Numerics& numerics, DType x, const Affine& affine, DType q) {
   const auto* integer = std::get_if<IntSymmetric>(&numerics);
   if (integer == nullptr || !integer->clip || !integer->round || !integer->preserve_zero) return false;
@@ -69,7 +69,7 @@ struct ScaledMatrix {
   int8_t* q;
 };
 
-// Rows first .. end - 1, a block at a time: its inverse scales are on the stack.
+// Quantizes rows first .. end - 1, one block at a time: the inverse scales of a block are on the stack.
 void QuantizeRows(const ScaledMatrix& matrix, float bound, kernels::Target target, int64_t first, int64_t end) {
   constexpr int64_t kBlock = 1024;
   const auto& [x, scale, scale_row_stride, scale_col_stride, q] = matrix;
@@ -98,7 +98,7 @@ void QuantizeRows(const ScaledMatrix& matrix, float bound, kernels::Target targe
   }
 }
 
-// By matrices of the last two axes; false if the scales of one differ along both.
+// Processes matrices of the last two axes; false if the scales of a matrix differ along both axes.
 bool QuantizePlainInteger(const IntSymmetric& numerics, const ArrayRef& x, const ArrayRef& scale,
                           const MutableArrayRef& q, const Execution& execution) {
   constexpr int64_t kTaskElements = 64 << 10;

@@ -27,11 +27,11 @@ void Combine(const float* x, int64_t x_stride, float* y, int64_t n, Op op) {
   }
 }
 
-// The 8-bit floats that the kernels know.
+// The 8-bit floats that the kernels support.
 bool IsFloat8(DType dtype) { return dtype == DType::kE4M3FN || dtype == DType::kE5M2; }
 
-// Whether it could: contiguous 8-bit floats, none of them beyond the largest finite one. (Saturating and converting
-// differ only there, and in the sign of NaN.)
+// Stores contiguous 8-bit floats with the kernels; false if it cannot. None may be beyond the largest finite one.
+// (Saturating and converting differ only there, and in the sign of NaN.)
 bool StoreFloat8Row(DType dtype, const float* in, int64_t n, uint8_t* out, int64_t stride) {
   if (!IsFloat8(dtype) || stride != 1) return false;
   const float max = static_cast<float>(MaxFinite(dtype));
@@ -66,7 +66,7 @@ struct AffineOperands {
     for (const ArrayRef& scale : affine.scale) Append(scale, shape);
   }
   void Append(const ArrayRef& x, const Shape& shape) { views.push_back(BroadcastTo(x, shape)); }
-  // The spans in `first`, then those of the arrays' strides.
+  // The spans in `first`, then the strides of the arrays.
   absl::InlinedVector<StridesSpan, 6> AllStrides(std::initializer_list<StridesSpan> first) const {
     absl::InlinedVector<StridesSpan, 6> strides(first);
     for (const ArrayRef& view : views) strides.push_back(view.strides);
@@ -75,7 +75,7 @@ struct AffineOperands {
   absl::InlinedVector<ArrayRef, 4> views;  // biases, mask, scales
 };
 
-// Pieces of a line: of the last axis.
+// The number of pieces in a line (the last axis).
 int64_t PiecesPerLine(const Shape& shape) {
   return shape.rank() == 0 ? 1 : (shape[shape.rank() - 1] + kPiece - 1) / kPiece;
 }
@@ -109,7 +109,7 @@ void ForPieces(const Shape& shape, absl::Span<const StridesSpan> strides, int64_
   }
 }
 
-// Calls run(begin, end) for ranges of the pieces of `shape` that cover all of them, in parallel if it is worth it.
+// Calls run(begin, end) for ranges that cover all pieces of `shape`, in parallel if that pays off.
 template <class Run>
 void ForPieceRanges(const Shape& shape, Executor* executor, const Run& run) {
   constexpr int64_t kMinParallelElements = 64 << 10, kTaskElements = 16 << 10;
@@ -152,7 +152,7 @@ void LoadRow(DType dtype, const void* data, int64_t offset, int64_t stride, int6
   }
   VisitDType(dtype, [&]<class T>() {
     const T* in = static_cast<const T*>(data) + offset;
-    if constexpr (std::is_integral_v<T> && sizeof(T) <= 4) {  // loops that become vectors
+    if constexpr (std::is_integral_v<T> && sizeof(T) <= 4) {  // loops that vectorize
       for (int64_t i = 0; i < n; ++i) out[i] = static_cast<float>(in[i * stride]);
     } else if constexpr (internal::kIsNibble<T>) {
       for (int64_t i = 0; i < n; ++i) out[i] = static_cast<float>(in[i * stride].value);
@@ -258,8 +258,8 @@ namespace {
 // Keeps a NaN in either operand.
 float Larger(float m, float v) { return v > m || v != v ? v : m; }
 
-// AbsMaxInto with the kernel for matrices: those of the last two axes, of which one shares its groups. False if none
-// does, or if lines are too short for a kernel.
+// AbsMaxInto with the matrix kernel, on matrices of the last two axes. False if neither axis shares its groups, or if
+// lines are too short for a kernel.
 bool AbsMaxOfMatrices(const ArrayRef& x, const Strides& group_strides, float* absmax) {
   constexpr int64_t kMinLine = 16;
   const int64_t last = x.shape.rank() - 1;

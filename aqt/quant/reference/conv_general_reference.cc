@@ -37,15 +37,15 @@ float RoundTo(DType dtype, float value) {
   return internal::VisitFloat(dtype, [&]<class T>() { return internal::Arith<T>::Round(value); });
 }
 
-// The numbers that a product sees: in its dtype, without subnormals of f32 and bf16.
+// The numbers that a product reads: in its dtype, with f32 and bf16 subnormals flushed.
 std::vector<double> ProductValues(const ArrayRef& x, DType dtype) {
   std::vector<double> values = Values(Cast(x, dtype));
   for (double& v : values) v = dtype != DType::kF16 && std::fabs(v) < 0x1p-126 ? std::copysign(0.0, v) : v;
   return values;
 }
 
-// All loops: f(b, out position, input channel of the group, output channel, index of lhs or -1, index of rhs, index of
-// out). The order is batch, positions, output channel, kernel, input channel.
+// Runs all loops: f(b, out position, input channel of the group, output channel, index of lhs or -1, index of rhs,
+// index of out). The order is batch, positions, output channel, kernel, input channel.
 template <class F>
 void ForEachProduct(const ConvGeometry& geometry, F f) {
   std::vector<ConvAxis> axes(3 - geometry.axes.size(), ConvAxis{.in = 1, .kernel = 1, .out = 1});
@@ -131,7 +131,8 @@ bool IsExact(const DotGeneralRaw& config, const QuantizedOperand& l, const Quant
          std::numeric_limits<int32_t>::max();
 }
 
-// The sum for an element of lhs runs over kernel elements, then output channels: collected first, then added in order.
+// The sum for an element of lhs runs over kernel elements, then output channels: terms are collected first, then added
+// in order.
 std::vector<double> LhsGradientSums(const ConvGeometry& geometry, const std::vector<double>& cotangent,
                                     const std::vector<double>& rhs, int64_t size) {
   struct Term {
@@ -146,7 +147,7 @@ std::vector<double> LhsGradientSums(const ConvGeometry& geometry, const std::vec
   });
   std::vector<double> dlhs(size, 0.0);
   for (int64_t x = 0; x < size; ++x) {
-    // At most one output position has a given kernel element.
+    // Each kernel element has at most one output position.
     std::sort(terms[x].begin(), terms[x].end(), [](const Term& s, const Term& t) {
       return s.kernel != t.kernel ? s.kernel < t.kernel : s.channel < t.channel;
     });

@@ -69,11 +69,11 @@ Value Gradient(Side wrt, const DotGeneral& config, const QuantizedProduct& forwa
 
 // ---- tiles
 
-// An operand in its tiled shape: repeated along leading axes, each tiled axis as (tile, place).
+// An operand in its tiled shape: repeated along leading axes, with each tiled axis split into (tile, place).
 struct TiledValue {
   Value x;
   Index tile_axis, place_axis;  // of x, for each axis of the operand; equal where it is not tiled
-  Index place;                  // number of places in a tile, for each axis of the operand
+  Index place;                  // places per tile, for each axis of the operand
 
   // The operand's index for an index of x.
   Index Untiled(const Index& i) const {
@@ -112,7 +112,7 @@ TiledValue TileValue(const Value& x, const TensorTiling& tiling, const Index& re
   return result;
 }
 
-// sum[where(i)] = the sum of x[i], in f32 in the order of i.
+// sum[where(i)] = the sum of x[i], in f32, in the order of i.
 template <class F>
 Value SumInto(const Value& x, Index shape, F where) {
   Value sum(DType::kF32, std::move(shape));

@@ -19,7 +19,7 @@ namespace {
 
 bool Has(const Axes& axes, int64_t axis) { return std::find(axes.begin(), axes.end(), axis) != axes.end(); }
 
-// `calibrated` is what the scale is found for, x what is quantized.
+// Finds the scale for `calibrated` and quantizes x.
 Quantized QuantizeSide(const Tensor& tensor, const Value& calibrated, const Value& x, const Axes& contracting,
                        const Axes& batch, const std::optional<Key>& key, const Semantics& semantics) {
   Quantized result;
@@ -85,7 +85,7 @@ Quantized QuantizeSide(const Tensor& tensor, const Value& calibrated, const Valu
   return result;
 }
 
-// The dtype of a product is the one of its operands' dtypes that comes later here.
+// The dtype of a product is the operand dtype that comes later in this list.
 DType Later(DType a, DType b) {
   constexpr DType kOrder[] = {DType::kS2,   DType::kS4,  DType::kS8,   DType::kS32, DType::kE4M3FN,
                               DType::kE5M2, DType::kF16, DType::kBF16, DType::kF32};
@@ -94,7 +94,7 @@ DType Later(DType a, DType b) {
   return later;
 }
 
-// Whether integers of at most a byte meet f32, bf16 or f16 in a float product.
+// Whether a float product multiplies f32, bf16 or f16 by integers of at most a byte.
 bool MeetOnDigits(DType lhs, DType rhs, DType product) {
   const auto is_float = [](DType dtype) {
     return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16;
@@ -150,7 +150,7 @@ Value Contract(const Quantized& lhs, const Quantized& rhs, const ProductAxes& ax
   return out;
 }
 
-// absmax over the remaining axes to the power of alpha; ones without alpha.
+// (absmax over the remaining axes)^alpha; ones without alpha.
 Value MidScale(const Value& x, const Axes& contracting, const Axes& batch, std::optional<double> alpha) {
   Index shape = x.shape;
   for (size_t axis = 0; axis < shape.size(); ++axis) {
@@ -192,7 +192,7 @@ Value Rescaled(const Value& x, const Value& ratio, const Semantics& semantics) {
   return result;
 }
 
-// LocalAqt: x with `axis` cut into `count` parts, (count, size). An empty axis has no element in any part.
+// LocalAqt: x with `axis` cut into `count` parts, (count, size). The parts of an empty axis are empty.
 Value CutAxis(Value x, int64_t axis, int64_t count) {
   const int64_t size = count == 0 ? 0 : x.shape[axis] / count;
   x.shape[axis] = size;

@@ -34,7 +34,7 @@ float Times(DType dtype, float a, double b) {
 struct QuantizedOperand {
   QTensor qtensor;
   Array in_product, dequantized;
-  std::vector<double> values, scale;  // of in_product; empty scale: nothing to apply to the result
+  std::vector<double> values, scale;  // of in_product; empty scale: not applied to the result
   DType scale_dtype = DType::kF32;
 };
 
@@ -63,7 +63,7 @@ absl::StatusOr<QuantizedOperand> QuantizeOperand(const Tensor& tensor, const Arr
 // One element of a product: a sum of terms, then the scales of both sides.
 class Element {
  public:
-  // `digits`: a float lhs meets an rhs of integers on digits.
+  // `digits`: a float lhs is multiplied with an integer rhs on digits.
   Element(const DotGeneralRaw& raw, DType dtype, const QuantizedOperand& a, const QuantizedOperand& b,
           bool digits = false)
       : dtype_(dtype), a_(a), b_(b), exact_(raw.dg_accumulator_dtype == DType::kS32) {
@@ -107,7 +107,7 @@ class Element {
   }
 
  private:
-  // The dtype of a product without an accumulator: the one with the later place.
+  // The dtype of a product without an accumulator: the one with the higher rank.
   static DType Larger(DType a, DType b) {
     const auto place = [](DType dtype) {
       switch (dtype) {
@@ -161,7 +161,7 @@ absl::StatusOr<DotGeneralGradients> ReferenceRaggedDotWithGradients(const DotGen
   AQT_ASSIGN_OR_RETURN(const QuantizedOperand r,
                        QuantizeOperand(config.fwd.rhs, rhs, {0, 1}, keys.fwd_rhs, context, semantics));
 
-  // What the backward passes read: g, times the forward scale of the saved operand if its qvalues are used.
+  // The inputs of the backward passes: g, multiplied by the forward scale of the saved operand if its qvalues are used.
   Array dlhs_g = Array::CopyOf(g), drhs_g = dlhs_g, saved_rhs = Array::CopyOf(rhs), saved_lhs = Array::CopyOf(lhs);
   const auto scaled = [&](const QuantizedOperand& operand, bool per_row) {
     std::vector<float> values;

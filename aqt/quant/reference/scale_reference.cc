@@ -72,7 +72,7 @@ float QuantizeOne(const Numerics& numerics, DType dtype, float y, const RandomBi
   return y;
 }
 
-// In extended precision, so that it rounds once.
+// In extended precision, so that the result is rounded once.
 float PowerOf(DType dtype, float x, double p) {
   const long double power = std::pow(static_cast<long double>(Flush(dtype, x)), internal::HostConstant(dtype, p));
   return Round(dtype, Flush(dtype, static_cast<float>(power)));
@@ -103,14 +103,14 @@ void BoundsToScales(const Quantizer& quantizer, DType bound_dtype, bool po2, con
   }
 }
 
-// A tensor, and what is kept for each group that shares a scale.
+// A tensor, and data for each group that shares a scale.
 struct Groups {
   const Quantizer& quantizer;
   const Value& x;
   const TensorBits& bits;
   const Semantics& semantics;
-  Value absmax;  // one per scale; 1 instead of 0
-  Value zeros;   // of the shape and dtype of the scale
+  Value absmax;  // one per scale; 0 replaced by 1
+  Value zeros;   // shape and dtype of the scale
 };
 
 // One overload for each calibration: the bounds, and their dtype if it differs from the dtype of x.
@@ -136,7 +136,7 @@ Value Bounds(const Constant& c, const Groups& t, DType& bound_dtype) {
   return scale;
 }
 
-// The f32 sums of x over the axes along which `groups` has extent 1, by an index to each partial sum.
+// The f32 sums of x over the axes along which `groups` has extent 1. Partial sums are addressed by index.
 Value Sum(const Value& x, const Value& groups) {
   bool done = true;
   Value sums(groups.dtype, x.shape);
@@ -223,7 +223,7 @@ Value Bounds(const SnrSearch& c, const Groups& t, DType& bound_dtype) {
   return scale;
 }
 
-// By the definition: the first magnitude, in ascending order, that at least the share of the group does not exceed.
+// By definition: the first magnitude, in ascending order, that at least the given share of the group does not exceed.
 Value Bounds(const Percentile& c, const Groups& t, DType&) {
   std::vector<std::vector<float>> groups(t.zeros.data.size());
   ForEach(t.x.shape, [&](const Index& i) { groups[t.zeros.Position(i)].push_back(std::fabs(t.x(i))); });
@@ -243,7 +243,7 @@ Value Bounds(const Percentile& c, const Groups& t, DType&) {
   return bounds;
 }
 
-// Tests of those with state call only the plan.
+// Tests of calibrations with state use only the plan.
 template <class C>
 requires(CalibrationTraits<C>::kHasState) Value Bounds(const C&, const Groups& t, DType&) {
   AQT_CHECK(!CalibrationTraits<C>::kHasState);

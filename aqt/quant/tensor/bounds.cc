@@ -23,7 +23,7 @@
 namespace aqt::internal {
 namespace {
 
-// What FindBounds reads besides the calibration; `work` has its WorkDoubles elements.
+// The input of FindBounds besides the calibration; `work` has WorkDoubles elements.
 struct BoundsInput {
   const QuantizeSpec& spec;
   const ArrayRef& x;
@@ -48,7 +48,7 @@ void ReplaceZeros(float* bounds, int64_t n) {
   for (int64_t i = 0; i < n; ++i) bounds[i] = bounds[i] == 0 ? 1.0f : bounds[i];
 }
 
-// bounds times a clipping scale, which is 1 where it is null or 0.
+// Multiplies bounds by a clipping scale, which is 1 if null or 0.
 void Clip(std::optional<double> clipping_scale, DType dtype, float* bounds, int64_t n) {
   if (clipping_scale.value_or(0) == 0) return;
   const float factor = HostConstant(dtype, *clipping_scale);
@@ -87,7 +87,7 @@ absl::Status CheckFields(const AbsMean& c) {
                                                  ", expected a finite p other than 0 and a number that f32 holds"));
 }
 
-// counts[i], over dense `groups_shape`: how many elements of x are not 0; subnormals of f32 and bf16 are.
+// counts[i], over dense `groups_shape`: the number of nonzero elements of x; f32 and bf16 subnormals count as zero.
 void CountNonzero(const ArrayRef& x, const Shape& groups_shape, double* counts) {
   std::fill(counts, counts + groups_shape.num_elements(), 0.0);
   const Strides groups = BroadcastStrides(groups_shape, DenseStrides(groups_shape), x.shape);
@@ -100,7 +100,7 @@ void CountNonzero(const ArrayRef& x, const Shape& groups_shape, double* counts) 
   });
 }
 
-// Counts, sums, and what these need.
+// Counts, sums, and the scratch memory of the sums.
 int64_t WorkDoubles(const AbsMean&, const QuantizeSpec& spec) {
   const int64_t n = spec.num_scales();
   return n + DoublesForFloats(n + WindowSumFloats(spec.x.shape, spec.scale_shape));
@@ -149,7 +149,7 @@ void FindBounds(const Constant& calibration, const BoundsInput& in, float* bound
     std::fill(bounds, bounds + n, HostConstant(spec.x.dtype, *scalar));
     return;
   }
-  // In its own dtype: spec.bound_dtype holds it exactly.
+  // In its own dtype: spec.bound_dtype represents it exactly.
   const Array& array = std::get<ConstantArray>(calibration.bound).array;
   LoadRow(array.dtype(), array.data(), 0, array.shape().rank() == 0 ? 0 : 1, n, bounds);
 }
@@ -164,7 +164,7 @@ absl::Status CheckFields(const SnrSearch& c) {
   return absl::OkStatus();
 }
 
-// What SnrSearch keeps per group.
+// The data of SnrSearch per group.
 struct SnrWork {
   float *absmax, *best, *top, *scale;
   double *signal, *error;
@@ -224,7 +224,7 @@ void SumSquares(const QuantizeSpec& spec, const ArrayRef& x, const std::optional
   });
 }
 
-// ln(1 + signal / error): the quotient in f64 and the rest in f32, or all in T.
+// ln(1 + signal / error): the quotient in f64 and the rest in f32, or everything in T.
 template <class T>
 float SignalToNoise(double signal, double error, bool rounded) {
   if (!rounded) return static_cast<float>(kernels::Log(1.0 + static_cast<float>(signal / error)));
@@ -233,7 +233,7 @@ float SignalToNoise(double signal, double error, bool rounded) {
 }
 
 // bounds = absmax times the candidate with the largest ln(1 + signal / error), the first of equal ones, in f32. A group
-// whose ratio is NaN (all zeros) keeps 1 from there on.
+// whose ratio is NaN (all zeros) keeps the factor 1.
 void FindBounds(const SnrSearch& calibration, const BoundsInput& in, float* bounds) {
   const QuantizeSpec& spec = in.spec;
   const ArrayRef& x = in.x;
@@ -286,8 +286,8 @@ int64_t WorkDoubles(const Percentile&, const QuantizeSpec& spec) {
   return n == 0 ? 0 : DoublesForFloats(spec.x.shape.num_elements() / n);
 }
 
-// ceil(percentile / 100 * n), at least 1, in integers: a double such as 99.9 is a little more than its decimals say, so
-// 99.9 / 100 * 1000 could be rounded up to 1000. The nearest millionth of a percent is what the decimals say.
+// ceil(percentile / 100 * n), at least 1, in integers: a double such as 99.9 is slightly larger than its decimals, so
+// 99.9 / 100 * 1000 could be rounded up to 1000. Rounding to the nearest millionth of a percent restores the decimals.
 int64_t PercentileRank(double percentile, int64_t n) {
   constexpr int64_t kAll = 100'000'000;  // millionths in 100 percent
   const int64_t share = std::llround(percentile * 1e6);
@@ -333,9 +333,9 @@ void FindBounds(const Percentile& calibration, const BoundsInput& in, float* bou
   Clip(calibration.clipping_scale, x.dtype, bounds, spec.num_scales());
 }
 
-// ---- all of them
+// ---- all calibrations without state
 
-// f(calibration), for one without state. A calibration without the overloads above does not compile.
+// Calls f(calibration) for a calibration without state. A calibration without the overloads above does not compile.
 template <class F>
 auto Visit(const Calibration& calibration, F f) {
   using Result = std::invoke_result_t<F, const AbsMax&>;

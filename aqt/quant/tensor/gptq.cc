@@ -23,7 +23,7 @@
 namespace aqt {
 namespace {
 
-// Rows that are processed together, so that one pass over the feature matrix serves all of them.
+// Rows that are processed together, so that they share one pass over the feature matrix.
 constexpr int64_t kBlock = 64;
 
 template <class F>
@@ -49,7 +49,7 @@ struct FeaturesLast {
     }
     return out;
   }
-  // A dense [rows, features] that holds x.
+  // A dense [rows, features] copy of x.
   Array Rows(const ArrayRef& x) const { return *Array::CopyOf(Permuted(x)).Reshaped({rows, features}); }
   // The inverse: `rows` in the shape of the tensor.
   Array Tensor(const Array& rows_array, const Shape& shape) const {
@@ -79,7 +79,7 @@ absl::StatusOr<FeaturesLast> MakeFeaturesLast(const char* call, const Shape& sha
   return view;
 }
 
-// [rows, features] in f64; InvalidArgument when a number is not finite.
+// Converts [rows, features] to f64; InvalidArgument when a number is not finite.
 absl::StatusOr<Array> FiniteRows(const char* call, const char* what, const Array& rows) {
   Array doubles = Cast(rows, DType::kF64);
   const absl::Span<const double> values = doubles.View<double>();
@@ -110,7 +110,7 @@ absl::Status CheckQuantizer(const Quantizer& quantizer) {
   return absl::InvalidArgumentError("GptqQuantize: the calibration has a bias; GPTQ supports only a scale");
 }
 
-// The Hessian in f64, checked.
+// Checks the Hessian and converts it to f64.
 absl::StatusOr<Array> CheckHessian(const ArrayRef& hessian, int64_t n) {
   if ((hessian.dtype != DType::kF64 && hessian.dtype != DType::kF32) || hessian.shape != Shape({n, n})) {
     return absl::InvalidArgumentError(absl::StrCat("GptqQuantize: the Hessian is ", hessian.aval().ToString(),
@@ -142,8 +142,7 @@ std::vector<int64_t> ReversedOrder(const double* h, int64_t n, bool act_order) {
 }
 
 // X lower with inverse(D) = X^T X, for the damped Hessian D with rows and columns in `order`. With that order reversed
-// X is the upper triangle U of gptq.h; this way it comes from one factorization, D = L L^T, X = inverse(L), without
-// inverting D.
+// X is the upper triangle U of gptq.h. This takes one factorization, D = L L^T, X = inverse(L), without inverting D.
 absl::StatusOr<Array> InverseFactor(const double* h, int64_t n, const std::vector<int64_t>& order, double percdamp,
                                     Executor* executor) {
   double mean = 0;
@@ -153,7 +152,7 @@ absl::StatusOr<Array> InverseFactor(const double* h, int64_t n, const std::vecto
   double* d = damped.Mutable<double>().data();
   for (int64_t i = 0; i < n; ++i) {
     for (int64_t j = 0; j <= i; ++j) {
-      // The same one of the two symmetric elements for any order.
+      // Reads the same one of the two symmetric elements for any order.
       const int64_t row = std::max(order[i], order[j]), col = std::min(order[i], order[j]);
       d[i * n + j] = h[row * n + col];
     }

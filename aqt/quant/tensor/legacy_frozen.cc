@@ -16,13 +16,13 @@
 namespace aqt {
 namespace {
 
-// Whether a contraction with `dims` can have an operand of this shape, and another one of this rank.
+// Checks that a contraction with `dims` can have an operand of this shape and another operand of this rank.
 absl::Status CheckDims(const Shape& value, Side side, const DotDims& dims, int64_t other_rank) {
   if (other_rank < 0) {
     return absl::InvalidArgumentError(absl::StrCat("the other operand has rank ", other_rank, ", expected at least 0"));
   }
   const DotDims own = side == Side::kLhs ? dims : dims.Swapped();
-  Shape other;  // the extents that are paired with this operand's, and 1
+  Shape other;  // extents paired with this operand's; 1 elsewhere
   for (int64_t axis = 0; axis < other_rank; ++axis) other.push_back(1);
   const auto pair = [&](absl::Span<const int64_t> own_axes, absl::Span<const int64_t> other_axes) {
     for (size_t i = 0; i < std::min(own_axes.size(), other_axes.size()); ++i) {

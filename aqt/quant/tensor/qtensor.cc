@@ -91,7 +91,7 @@ absl::StatusOr<Array> QTensor::Dequantize() const {
   }
   AQT_RETURN_IF_ERROR(internal::CheckAffine(*this, qvalue->shape()));
   const internal::AffineOf affine(*this);
-  // Dense, so the elements have the same order tiled and untiled.
+  // The array is dense, so the elements have the same order tiled and untiled.
   ArrayBuilder builder = ArrayBuilder::ForOverwrite(
       {dequant_dtype, tiling_state.has_value() ? tiling_state->untiled_shape : qvalue->shape()});
   internal::DequantizeInto(*qvalue, affine.get(), dequant_dtype,

@@ -31,7 +31,7 @@ absl::Status CheckScaleDType(const char* call, const char* what, DType dtype) {
   return Invalid(call, ": ", what, " is ", ToString(dtype), ", expected f32, bf16 or f16");
 }
 
-// A full tensor without tiling whose arrays fit each other.
+// Checks for a full tensor without tiling whose arrays fit each other.
 absl::Status CheckPlain(const char* call, const QTensor& x) {
   AQT_RETURN_IF_ERROR(CheckFull(call, x));
   if (x.tiling_state.has_value()) {
@@ -50,8 +50,8 @@ Array Filled(DType dtype, const Shape& shape, float value) {
   return Cast(ArrayRef(DType::kF32, shape, Strides(shape.rank(), 0), &value), dtype);
 }
 
-// The window of x at `start`, as a view. Along axes where x has extent 1 and `whole` more, x is shared, and the window
-// is all of it.
+// The window of x at `start`, as a view. Along axes where x has extent 1 and `whole` a larger one, x is shared and the
+// window is the whole axis.
 ArrayRef Window(const ArrayRef& x, const Shape& whole, absl::Span<const int64_t> start,
                 absl::Span<const int64_t> sizes) {
   int64_t offset = 0;
@@ -88,7 +88,7 @@ absl::StatusOr<Array> Written(const Array& x, const ArrayRef& part, absl::Span<c
   int64_t offset = 0;
   MutableArrayRef window = result.ref();
   for (int64_t axis = 0; axis < x.shape().rank(); ++axis) {
-    // A shared axis is written as a whole.
+    // A shared axis is written entirely.
     offset += (x.shape()[axis] == part.shape[axis] ? 0 : start[axis]) * window.strides[axis];
   }
   window.shape = part.shape;

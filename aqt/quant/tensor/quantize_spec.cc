@@ -111,7 +111,7 @@ absl::StatusOr<Axes> SharedAxesOf(const Quantizer& quantizer, absl::Span<const i
 
 namespace {
 
-// A statistic that nobody could mean is an error here rather than memory that nobody has.
+// An absurdly large statistic is an error here rather than a failed allocation.
 constexpr int64_t kMaxStatisticBytes = int64_t{1} << 28;
 
 absl::Status CheckStatisticBytes(const QuantizeSpec& spec) {

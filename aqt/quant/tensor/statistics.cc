@@ -46,7 +46,7 @@ void Update(const MeanOfAbsMax&, const ArrayRef& x, const Shape& scale_shape, co
   const int32_t count = *static_cast<const int32_t*>(data.old[kCount]);
   float* absmax = reinterpret_cast<float*>(work);
   AbsMaxInto(x, scale_shape, absmax);
-  // A full counter stays, and the mean with it.
+  // A full counter stays unchanged, and so does the mean.
   const bool full = count == std::numeric_limits<int32_t>::max();
   if (full) std::fill(absmax, absmax + n, 0.0f);
   std::array<float, kPiece> sums;
@@ -114,7 +114,7 @@ constexpr Timing TimingOf(const WeightedStats&) { return {.updated_in_train = tr
 
 int64_t WorkDoubles(const WeightedStats&, int64_t num_scales) { return kNumWeighted * num_scales; }
 
-// x^p, the multiplications of repeated squaring each rounded to T.
+// x^p by repeated squaring, each multiplication rounded to T.
 template <class T>
 float IntegerPower(float x, int p) {
   float result = 1;
@@ -128,7 +128,7 @@ float IntegerPower(float x, int p) {
   return result;
 }
 
-// x^(1/order) for x >= 0 in f32. The square root is exactly rounded.
+// x^(1/order) for x >= 0 in f32. The square root is correctly rounded.
 float Root(float x, int order) {
   if (order == 2) return FlushF32(std::sqrt(FlushF32(x)));
   if (order == 1 || x == 0) return x;
@@ -166,7 +166,7 @@ void Update(const WeightedStats& calibration, const ArrayRef& x, const Shape& sc
   const double rate = 1 / calibration.ema_update_count;
   const float keep = static_cast<float>(1 - rate);
   for (int slot = 0; slot < kNumWeighted; ++slot) {
-    // The number of elements is f32 when zeros are not counted.
+    // The number of elements is in f32 when zeros are not counted.
     const DType dtype = slot == kSumOfOnes && calibration.filter_zeros ? DType::kF32 : x.dtype;
     const float weight = HostConstant(dtype, rate);
     const float* old = static_cast<const float*>(data.old[slot]);
@@ -229,8 +229,8 @@ float DelayedBound(const DelayedScaling& calibration, const void* const* statist
   return largest > 0 ? largest : *static_cast<const float*>(statistics[kBound]);
 }
 
-// The history turns left by one, and its first element becomes max|x|: element 0 is the newest, the last one the second
-// newest.
+// The history rotates left by one, and its first element becomes max|x|: element 0 is the newest, the last one the
+// second newest.
 void Update(const DelayedScaling& calibration, const ArrayRef& x, const Shape&, const StatisticData& data,
             double* work) {
   float* absmax = reinterpret_cast<float*>(work);
@@ -253,9 +253,10 @@ void FindBounds(const DelayedScaling& calibration, DType, Arithmetic, const void
   *bounds = DelayedBound(calibration, statistics);
 }
 
-// ---- all of them
+// ---- all calibrations with state
 
-// f(calibration) for one with state, otherwise nothing: {}. A calibration without the overloads above does not compile.
+// Calls f(calibration) for a calibration with state, otherwise returns {}. A calibration without the overloads above
+// does not compile.
 template <class F>
 auto Visit(const Calibration& calibration, F f) {
   using Result = std::invoke_result_t<F, const MeanOfAbsMax&>;

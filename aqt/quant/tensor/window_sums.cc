@@ -32,7 +32,7 @@ Shape WindowsOf(const Shape& x, const Shape& groups) {
   return windows;
 }
 
-// sums, dense in WindowsOf(x): the sum of each window, in row-major order.
+// Writes the sum of each window to `sums`, dense in WindowsOf(x), in row-major order.
 void SumEachWindow(const ArrayRef& x, const Shape& groups, absl::FunctionRef<void(float*, int64_t)> terms,
                    float* sums) {
   const int64_t rank = x.shape.rank();

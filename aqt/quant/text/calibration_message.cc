@@ -26,7 +26,8 @@ namespace {
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 
-// The field of config::Quantizer that holds each calibration. Its message has the fields of the struct, by name.
+// The field of config::Quantizer that holds each calibration. Its message has the fields of the struct under the same
+// names.
 template <class C>
 struct MessageField {
   int number;
@@ -43,7 +44,7 @@ constexpr std::tuple kMessageFields = {
 };
 static_assert(std::tuple_size_v<decltype(kMessageFields)> == std::variant_size_v<Calibration>);
 
-// Written even if they have their default, so that a text says what it does.
+// Written even if they have their default, so that a text is explicit.
 constexpr absl::string_view kAlwaysWritten[] = {"p", "bound", "percentile", "amax_history_length"};
 
 template <class C>
@@ -53,7 +54,7 @@ const FieldDescriptor* FieldOf() {
 
 const FieldDescriptor* FieldNamed(const Message& m, const char* name) {
   const FieldDescriptor* field = m.GetDescriptor()->FindFieldByName(name);
-  AQT_CHECK(field != nullptr);  // the message has another field than the struct
+  AQT_CHECK(field != nullptr);  // the message's field differs from the struct's
   return field;
 }
 
@@ -194,7 +195,7 @@ absl::StatusOr<std::optional<Calibration>> ReadCalibration(const config::Quantiz
     return true;
   };
   const bool found = std::apply([&](const auto&... entry) { return (read_if_set(entry) || ...); }, kMessageFields);
-  AQT_CHECK(found);  // else a calibration of the proto is missing in kMessageFields
+  AQT_CHECK(found);  // else kMessageFields lacks a calibration of the proto
   return calibration;
 }
 

@@ -18,7 +18,7 @@ namespace {
 
 using config::Place;
 
-// Names of Python classes and enum values of AQT, and of fields in its public README and older versions.
+// Names of AQT's Python classes and enum values, and of fields in its public README and older versions.
 constexpr config::Rename kRenames[] = {
     {"DotGeneralRaw", "dg_in_dtype", "the container into the numerics instead: int_symmetric { dtype: \"s8\" }"},
     {"Tensor", "numerics",
@@ -65,7 +65,7 @@ constexpr config::Rename kRenames[] = {
     {"", "CONTRACTING_AXIS", "CALIBRATION_MODE_CONTRACTING_AXIS"},
     {"", "REMAINING_AXIS", "CALIBRATION_MODE_REMAINING_AXIS"},
     {"", "jax.uniform", "NOISE_KIND_JAX_UNIFORM"},
-    {"", "jax", "NOISE_KIND_JAX_UNIFORM"},  // what the parser reads of an unquoted jax.uniform
+    {"", "jax", "NOISE_KIND_JAX_UNIFORM"},  // the parser's reading of an unquoted jax.uniform
     {"", "custom-1", "NOISE_KIND_RANDOM_CENTERED_UNIFORM"},
     {"", "custom", "NOISE_KIND_RANDOM_CENTERED_UNIFORM"},
 };

@@ -53,7 +53,7 @@ absl::StatusOr<Quantizer> Read(const config::Quantizer& m, const ConfigPath& pat
     AQT_ASSIGN_OR_RETURN(q.scale_dtype, ReadDType(m.scale_dtype(), path.In(m, "scale_dtype")));
   }
   const absl::Status status = Validate(q);
-  // The plan reports what is legal but not implemented.
+  // The plan reports configurations that are legal but not implemented.
   if (absl::IsInvalidArgument(status)) return path.At(status);
   return q;
 }
@@ -138,7 +138,7 @@ absl::Status CheckLocalAqt(const DotGeneralRaw& raw, const config::DotGeneralRaw
   return quantizer(m.rhs(), path.In(m, "rhs")).At(ValidateTensorOfLocalAqt(raw.rhs));
 }
 
-// Incompatible modes of fwd; use_fwd_quant and local_aqt where they have no meaning.
+// Checks for incompatible modes of fwd, and for use_fwd_quant and local_aqt where they have no meaning.
 absl::Status CheckPlaces(const DotGeneral& dg, const config::DotGeneral& m, const ConfigPath& path) {
   const ConfigPath fwd = path.In(m, "fwd"), dlhs = path.In(m, "dlhs"), drhs = path.In(m, "drhs");
   const auto use = [](const config::Tensor& tensor, const ConfigPath& at) { return at.In(tensor, "use_fwd_quant"); };

@@ -44,7 +44,7 @@ constexpr float kEpsilon = std::is_same_v<T, float>      ? 0x1p-23f
                            : std::is_same_v<T, BFloat16> ? 0x1p-7f
                                                          : 0x1p-10f;
 
-// A weight is quantized so many elements at a time, where its scales allow: they stay in the L2 cache.
+// Elements of a weight that are quantized at a time, if its scales allow it: they stay in the L2 cache.
 constexpr int64_t kElementsAtOnce = 1 << 16;
 
 struct ScaleAndZero {
@@ -63,7 +63,7 @@ ScaleAndZero AsymmetricScaleOf(float lo, float hi, const WeightScheme& scheme) {
   constexpr auto kRound = Arith<T>::Round;
   const float low = static_cast<float>(QMin(scheme)), high = static_cast<float>(QMax(scheme));
   const float scale = kRound(kRound(hi - lo) / (high - low));
-  // With a scale of 0 the quotient is NaN, and so the zero point is 0: the epsilon comes later.
+  // With a scale of 0 the quotient is NaN and the zero point is therefore 0; the epsilon is applied later.
   const float z = kRound(low - kRound(lo / scale));
   const auto zero_point = static_cast<int8_t>(std::isnan(z) ? 0 : std::nearbyint(std::clamp(z, low, high)));
   return {AboveZero<T>(scale), zero_point};
@@ -86,7 +86,7 @@ void ScalesOf(int64_t n, const WeightScheme& scheme, const float* lo, float* hi,
   for (int64_t u = 0; u < n; ++u) scale[u] = ConvertElement<T>(hi[u]);
 }
 
-// Ranges of x's groups, widened to include 0: lo and hi. A NaN makes both NaN. Of a symmetric scheme only hi, the
+// The ranges of x's groups, widened to include 0: lo and hi. A NaN makes both NaN. For a symmetric scheme only hi, the
 // larger magnitude.
 void RangesOf(const FloatMatrix& x, int64_t group, const WeightScheme& scheme, const Options& options, float* lo,
               float* hi) {
@@ -104,7 +104,7 @@ void RangesOf(const FloatMatrix& x, int64_t group, const WeightScheme& scheme, c
   }
 }
 
-// Gives units of several rows the range of their rows' ranges, which they have as lo[r * per_row + g]. A NaN stays.
+// Merges the ranges of rows, lo[r * per_row + g], into those of units of several rows. A NaN stays.
 void JoinRows(int64_t rows, const Units& units, float* lo, float* hi) {
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t g = 0; g < units.per_row; ++g) {
@@ -116,7 +116,7 @@ void JoinRows(int64_t rows, const Units& units, float* lo, float* hi) {
   }
 }
 
-// The scales of the rows from `first` on, the first of a unit or of all rows, as the kernels see them.
+// The scales of the rows from `first` on, in the form of the kernels. `first` is the first row of a unit, or 0.
 kernels::ScaleGrid GridOf(const Units& units, int64_t first, const float* scales, const int8_t* zero_points) {
   AQT_DCHECK(first % units.rows == 0 || units.scale_shape.num_elements() == 1);
   const int64_t at = first / units.rows * units.per_row;
@@ -128,7 +128,8 @@ kernels::ScaleGrid GridOf(const Units& units, int64_t first, const float* scales
           std::max<int64_t>(units.cols, 1)};
 }
 
-// How integers are made of x's rows with the scales and zero points of `grid`; without q. `ahead`: as in its type.
+// The arguments for quantizing x's rows to integers with the scales and zero points of `grid`; without q. `ahead` as in
+// QuantizeMatrixArgs.
 kernels::QuantizeMatrixArgs IntegersOf(const FloatMatrix& x, const kernels::ScaleGrid& grid, const WeightScheme& scheme,
                                        int64_t ahead) {
   const ValueRange range = RangeOf(scheme);
@@ -158,7 +159,7 @@ void QuantizeRows(const FloatMatrix& x, const kernels::ScaleGrid& grid, const We
   else kernels::QuantizeMatrix(args, options.target);
 }
 
-// Calls f(first, n) for blocks of whole units, or of rows where all have one scale, in parallel when there is an
+// Calls f(first, n) for blocks of whole units, or of rows if all share one scale, in parallel when there is an
 // executor.
 void ForEachBlock(Executor* executor, int64_t rows, int64_t cols, const Units& units,
                   absl::FunctionRef<void(int64_t, int64_t)> f) {
@@ -190,7 +191,7 @@ absl::Status PackRows(absl::string_view operation, const ArrayRef& q, int num_bi
     int64_t c = 0;
     if (kernels::PacksWords(num_bits) && q.strides[1] == 1 && out.strides[1] == 1) {
       const int64_t whole = q.shape[1] * num_bits / 32;
-      if (kernels::PackWords(in, whole, num_bits, words)) {  // otherwise the loop below finds which one
+      if (kernels::PackWords(in, whole, num_bits, words)) {  // otherwise the loop below finds the offending value
         words += whole;
         c = whole * 32 / num_bits;
       }
@@ -375,7 +376,7 @@ absl::StatusOr<QuantizedWeight> QuantizeWeight(const ArrayRef& w, const WeightSc
   const auto find_ranges = [&](int64_t first, int64_t n) {
     RangesOf(aqt::internal::RowsOf(x, first, n), units.cols, scheme, options, &lo[first * groups], &hi[first * groups]);
   };
-  // Of units first .. end - 1; afterwards hi holds the scales.
+  // For units first .. end - 1; afterwards hi holds the scales.
   const auto find_scales = [&](int64_t first, int64_t end) {
     VisitFloat(w.dtype, [&]<class T>() {
       ScalesOf(end - first, scheme, &lo[first], &hi[first], scale.Mutable<T>().data() + first, zero_points + first);

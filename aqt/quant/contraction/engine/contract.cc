@@ -55,8 +55,8 @@ ArrayRef CastIntoSlot(const ArrayRef& x, DType dtype, ScratchSlot slot, Workspac
   return result;
 }
 
-// The dtypes that an operand of a product of floats is converted to, one after the other; null where it is not. The
-// kernels do not take s32: it becomes f32.
+// The dtype that an operand of a float product is converted to; null if it is not converted. The kernels do not take
+// s32, so it becomes f32.
 std::optional<DType> ConvertedDType(const Contraction& contraction, DType dtype) {
   const std::optional<DType> to = contraction.converts_to;
   if (to.has_value() && !HoldsAllOf(*to, dtype)) return to;
@@ -66,7 +66,7 @@ std::optional<DType> ConvertedDType(const Contraction& contraction, DType dtype)
 
 bool HasTooManyAxes(const Shape& shape) { return shape.rank() > kernels::AxisGroup::kMaxRank; }
 
-// The operand for the kernels: as it is, or copied in the order [batch, rows, k] if it has more axes than they take.
+// The operand for the kernels: a view, or a copy in the order [batch, rows, k] if it has more axes than they take.
 kernels::Operand KernelOrGathered(const ArrayRef& x, Side side, const OperandAxes& axes, Workspace& workspace) {
   if (!HasTooManyAxes(x.shape)) return KernelOperand(x, axes);
   ArrayRef view(x.dtype, {}, {}, x.data);
@@ -91,7 +91,7 @@ int64_t Extent(const Shape& shape, const Axes& axes) {
   return extent;
 }
 
-// The operand for the kernels, of which only the extents are read if it is packed.
+// The operand for the kernels; only its extents are read if it is packed.
 kernels::Operand OperandOf(const ArrayRef& x, Side side, const OperandAxes& axes, bool is_packed,
                            Workspace& workspace) {
   if (!is_packed) return KernelOrGathered(x, side, axes, workspace);
@@ -108,7 +108,7 @@ kernels::DigitFormat DigitFormatOf(const Contraction& contraction, const Shape& 
           .scale_group = contraction.scale_group};
 }
 
-// Scales of [group, batch, column], or row.
+// Scales in the order [group, batch, column], or row instead of column.
 kernels::DigitScales GroupScales(const float* scales, int64_t batch, int64_t n) {
   return {.data = scales, .batch_stride = n, .group_stride = batch * n};
 }
@@ -141,7 +141,7 @@ void RunDigits(const Contraction& contraction, const ArrayRef& lhs, const ArrayR
   args.out_rows = out_axes.rows;
   args.out_cols = out_axes.cols;
   args.epilogue = epilogue;
-  // Done with the groups:
+  // These scales are applied with the groups.
   if (args.format.has_scales()) args.epilogue.rhs_scale = nullptr;
   if (contraction.sums_are_integers()) {
     args.lhs_scales = GroupScales(epilogue.lhs_scale, batch, m);
@@ -151,7 +151,7 @@ void RunDigits(const Contraction& contraction, const ArrayRef& lhs, const ArrayR
   kernels::MultiplyDigits(contraction.target, args, runtime.executor);
 }
 
-// The product of operands as the kernels take them.
+// The product of operands in the form that the kernels take.
 void RunKernel(const Contraction& contraction, const ArrayRef& lhs, const ArrayRef& rhs, const PackedOperands& packed,
                const kernels::Epilogue& epilogue, const MutableArrayRef& out, const OutputAxes& out_axes,
                Workspace& workspace, const Runtime& runtime) {
@@ -188,7 +188,7 @@ void Sum(const Contraction& contraction, const ArrayRef& lhs, const ArrayRef& rh
   RunKernel(contraction, lhs, rhs, packed, epilogue, sums, axes, workspace, runtime);
 }
 
-// An operand as the kernels take it. One that is packed has its dtype already; `panels` is null otherwise.
+// An operand in the dtype that the kernels take. A packed operand has it already; `panels` is null otherwise.
 ArrayRef Converted(const Contraction& contraction, Side side, const ArrayRef& x, const void* panels,
                    Workspace& workspace) {
   const DType dtype = PackedDType(contraction, x.dtype);
@@ -218,7 +218,7 @@ std::vector<int32_t> Gathered(const ArrayRef& x, const Axes& batch, const Axes& 
 }
 
 // out (s32, dense) = lhs x rhs, each of them s2, s4, s8 or s32, at least one s32. Exact; wraps past 2^31. For unusual
-// containers: plain loops, without the vector kernels.
+// containers only, with plain loops instead of the vector kernels.
 void ContractS32(const ArrayRef& lhs, const ArrayRef& rhs, const DotDims& dims, const MutableArrayRef& out) {
   AQT_DCHECK(out.IsDense() && out.dtype == DType::kS32);
   const std::vector<int32_t> a = Gathered(lhs, dims.lhs_batch, dims.lhs_contracting);
@@ -238,7 +238,7 @@ void ContractS32(const ArrayRef& lhs, const ArrayRef& rhs, const DotDims& dims, 
   }
 }
 
-// The matrix kernels of a product of operands with these dtypes and this many rows.
+// Sets the matrix kernels for a product of operands with these dtypes and this number of rows.
 void SetKernels(DType lhs, DType rhs, int64_t rows, kernels::Target target, bool adds_one_by_one,
                 Contraction& contraction) {
   kernels::GemmTypes types{.sums = contraction.sums_are_integers() ? kernels::GemmSums::kS32 : kernels::GemmSums::kF32,
@@ -356,7 +356,7 @@ void Contract(const Contraction& contraction, const ArrayRef& lhs, const ArrayRe
   if (contraction.gemm == nullptr) return ContractS32(lhs, rhs, contraction.dims, out);
   const int64_t n = out.shape.num_elements();
   if (out.dtype == DType::kS32) return Sum(contraction, lhs, rhs, packed, {}, out, workspace, runtime);
-  // Sums of four bytes each, then narrowed.
+  // Sums take four bytes each and are then narrowed.
   if (contraction.sums_are_integers()) {
     int32_t* sums = static_cast<int32_t*>(workspace.Get(ScratchSlot::kSums, n * 4));
     Sum(contraction, lhs, rhs, packed, {}, MutableArrayRef(DType::kS32, out.shape, sums), workspace, runtime);

@@ -37,7 +37,7 @@ absl::Status CheckFlagPlaces(const DotGeneral& config, PlanPasses passes) {
   return absl::OkStatus();
 }
 
-// How a gradient's product meets, given the forward one, and where its axes belong.
+// The geometry of a gradient's product, and the operand axis for each of its axes.
 struct GradientGeometry {
   ProductGeometry product;
   Axes to_operand;
@@ -52,7 +52,7 @@ GradientGeometry GradientGeometryOf(const ContractionShape& shape, const Product
     return geometry;
   }
   if (shape.grouped) {
-    // The group axis is contracted, but unpaired: all groups share a scale.
+    // The group axis is contracted but has no partner: all groups share a scale.
     geometry.product.num_groups = shape.rhs.shape[0];
     if (side == Side::kLhs) {
       geometry.product.dims = {.lhs_contracting = {1}, .rhs_contracting = {2, 0}};

@@ -1,4 +1,4 @@
-// Runs a ContractionPlan: checks the call, keeps residuals, and lets the products do the work.
+// Runs a ContractionPlan: checks the call, keeps residuals, and runs the products.
 
 #include <string>
 #include <utility>
@@ -144,7 +144,7 @@ absl::StatusOr<std::optional<Array>> ContractionPlan::CheckPreparedGradient(Side
 std::optional<Key> ContractionPlan::KeyOf(const Context& context, Pass pass, Side side) const {
   if (!context.key.has_value()) return std::nullopt;
   const PrngLayout layout = options_.semantics.prng_layout;
-  // A convolution has one pass that draws.
+  // Only one pass of a convolution draws random numbers.
   if (shape_.conv.has_value()) return SplitKey(*context.key, 2, static_cast<int64_t>(side), layout);
   return SplitOperandKey(*context.key, static_cast<int>(pass), side, layout);
 }
@@ -194,7 +194,7 @@ absl::Status ContractionPlan::FillOperand(Side side, const DotOperand& operand, 
                         options_.semantics.compat, state, &result);
 }
 
-// Says where the products are to store what the gradients need, and keeps what is known before them.
+// Sets where the products store the arrays that the gradients need, and keeps those that are known before.
 absl::Status ContractionPlan::KeepResiduals(const DotOperand& lhs, const DotOperand& rhs, const Context& context,
                                             Residuals::Impl& kept, ProductCall& call) const {
   std::optional<Array> own_scale[2];

@@ -38,10 +38,10 @@ absl::Status CheckKind(Side side, const char* list, const Axes& tiled, const cha
   return absl::OkStatus();
 }
 
-// For a tiling that was made for other axes, such as a preset's.
+// For a tiling made for other axes, such as a preset's.
 constexpr char kRemedy[] = "; give this contraction a rule with a tiling of its own axes";
 
-// One side on its own.
+// One side, independent of the other.
 struct TiledSide {
   TilingState tiling;
   Axes contracting, remaining;  // tiled axes, in the order of the lists
@@ -102,7 +102,7 @@ TiledOperand MakeOperand(const TiledSide& own, const TiledSide& other) {
   return operand;
 }
 
-// Axes of the view: the tiles (or the axis itself, where it is not tiled) and the sizes of `axes`.
+// Axes of the view: the tiles (or the axis itself if it is not tiled) and the sizes of `axes`.
 Axes TileAxes(const TiledOperand& operand, const Axes& axes) {
   Axes result;
   for (const int64_t axis : axes) result.push_back(operand.num_other + operand.tiling.tile_map[axis].front());
@@ -180,7 +180,7 @@ absl::StatusOr<TiledDot> MakeTiledDot(const DotTiling& tiling, const DotDims& di
   dot.dims.rhs_batch = Joined({TileAxes(dot.rhs, rhs.contracting), TileAxes(dot.rhs, dims.rhs_batch),
                                OtherAxes(dot.rhs), TileAxes(dot.rhs, rhs.remaining)});
 
-  // The axis of the result that each remaining axis of a side is.
+  // The axis of the result for each remaining axis of a side.
   const int64_t num_batch = static_cast<int64_t>(dims.lhs_batch.size());
   const auto out_axis = [&](const TiledSide& side, int64_t axis) {
     const int64_t before = &side == &rhs ? static_cast<int64_t>(lhs.all_remaining.size()) : 0;
@@ -192,7 +192,7 @@ absl::StatusOr<TiledDot> MakeTiledDot(const DotTiling& tiling, const DotDims& di
     for (const int64_t axis : side->remaining) {
       const Axes& map = side->tiling.tile_map[axis];
       AxisTiling& out_tiling = out_tilings.emplace_back(AxisTiling{.axis = out_axis(*side, axis)});
-      // Of an empty axis only the other number is a divisor.
+      // For an empty axis only the count can be given.
       const int64_t size = side->tiling.tiled_shape[map[1]];
       (size > 0 ? out_tiling.tile_size : out_tiling.tile_count) = size > 0 ? size : side->tiling.tiled_shape[map[0]];
     }

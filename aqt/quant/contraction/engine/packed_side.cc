@@ -119,7 +119,7 @@ void GemmCall::ExchangeOperands() {
 
 namespace {
 
-// Without panels.
+// The arguments of a call without panels.
 kernels::GemmArgs ArgsOf(const GemmCall& call) {
   kernels::GemmArgs args;
   args.batch = call.lhs.batch.Count();
@@ -213,13 +213,13 @@ ScalesInMemory ScalesInPlace(const ArrayRef& scale, const Shape& operand, const 
   }
   const float* const values = static_cast<const float*>(scale.data);
   const float smallest = SmallestMagnitude(values, stride);
-  // GatherScales writes subnormal ones as zeros.
+  // GatherScales writes subnormal scales as zeros.
   if (smallest < std::numeric_limits<float>::min()) return {};
   return {values, smallest};
 }
 
 float SmallestMagnitude(const float* values, int64_t count) {
-  // As integers the patterns without sign have the order of the magnitudes, and the loop becomes one of vectors.
+  // As integers, bit patterns without sign are ordered like magnitudes, and the loop vectorizes.
   constexpr int64_t kLanes = 16;
   constexpr int32_t kInfinity = 0x7f800000;
   int32_t least[kLanes];
@@ -242,7 +242,7 @@ bool ProductsAreNormal(double least, float smallest_a, float smallest_b) {
 }
 
 bool SumsOfProductsAreNormal(double least, float smallest_a, float smallest_b) {
-  // Of the rounded product, too.
+  // This also holds for the rounded product.
   return ProductsAreNormal(least, smallest_a, smallest_b) && least * smallest_a * smallest_b >= 0x1p-101;
 }
 

@@ -1,5 +1,5 @@
 // Products whose scales are multiplied in the epilogue of the kernels: of integers and of 8-bit floats. They have the
-// bits of the general way.
+// bits of the general path.
 
 #include <cstdint>
 #include <optional>
@@ -18,7 +18,7 @@
 namespace aqt::internal {
 namespace {
 
-// Of two e5m2, whose smallest is 2^-16. All sums are multiples of it.
+// The smallest product of two e5m2 values, whose smallest is 2^-16. All sums are multiples of it.
 constexpr double kSmallestFloat8Product = 0x1p-32;
 
 class FusedRun {
@@ -52,11 +52,11 @@ class FusedRun {
     int64_t rows = 0;   // of one matrix
     bool single = false;
     DType dtype = DType::kF32;
-    std::optional<float> smallest = std::nullopt;  // magnitude, where it is known already
+    std::optional<float> smallest = std::nullopt;  // magnitude, if already known
 
     float Smallest() const { return smallest.has_value() ? *smallest : SmallestMagnitude(scale, count); }
   };
-  // One side as a kernel reads it.
+  // One side in the form that a kernel reads.
   struct PackedSide {
     kernels::Operand source;
     const void* panels = nullptr;
@@ -68,7 +68,7 @@ class FusedRun {
     return plan_.side(side).scales_output() ? Read(side, quantized.scale[0]) : RowScales();
   }
 
-  // Operands go into panels as they are quantized.
+  // Operands are quantized directly into panels.
   void RunBytes() {
     const kernels::GemmKernel& kernel =
         rhs_is_packed_ ? *plan_.contraction.gemm_of_packed_rhs : *plan_.contraction.gemm;
@@ -90,7 +90,7 @@ class FusedRun {
   kernels::Epilogue EpilogueOf(const RowScales& lhs, const RowScales& rhs) const {
     const DType product = plan_.contraction.product;
     kernels::Epilogue epilogue;
-    // The product's dtype where that rounds; the plan's holds all of it.
+    // The product's dtype if it rounds; otherwise the plan's.
     epilogue.sum_dtype = product == DType::kS32 || product == DType::kF32 ? plan_.dtype : product;
     epilogue.first_dtype = lhs.scale == nullptr ? plan_.dtype : Promote(plan_.dtype, lhs.dtype);
     epilogue.second_dtype = rhs.scale == nullptr ? epilogue.first_dtype : Promote(epilogue.first_dtype, rhs.dtype);
@@ -102,8 +102,8 @@ class FusedRun {
     epilogue.rhs_batch_stride = rhs.single ? 0 : rhs.rows;
     epilogue.adds = plan_.AddsTiles(rhs_is_packed_);
     epilogue.block = call_.block_epilogue;
-    // A nonzero sum of bytes has at least a known magnitude, and a scale is not subnormal. Usually no product with them
-    // is subnormal, nor a sum of such products, and the tiles have nothing to check.
+    // A nonzero sum of bytes has a known smallest magnitude, and scales are not subnormal. Usually neither products
+    // with them nor sums of such products are subnormal, and the kernel need not check.
     const bool integers = plan_.contraction.sums_are_integers();
     const auto are_normal = epilogue.adds ? &SumsOfProductsAreNormal : &ProductsAreNormal;
     epilogue.subnormals_are_zero = !(integers || plan_.packs_as_quantized) ||
@@ -123,11 +123,11 @@ class FusedRun {
   float* ScaleBuffer(Side side, const RowScales& rows) {
     return sides_.FloatBuffer(side, ScratchSlot::kLhsEpilogueScale, rows.count);
   }
-  // Scales that are read where they are, if they lie there as the epilogue reads them.
+  // Scales are read in place if they are stored as the epilogue reads them, and gathered otherwise.
   RowScales Read(Side side, const ArrayRef& scale) {
     const SidePlan& own = plan_.side(side);
     RowScales rows = ScaleRows(side, scale.dtype);
-    // Taken in any case: the memory of a call does not depend on its values.
+    // Always taken: the memory of a call does not depend on its values.
     float* const gathered = ScaleBuffer(side, rows);
     if (const float smallest = sides_.Input(side).smallest_scale; smallest != 0) {
       rows.scale = static_cast<const float*>(scale.data);
@@ -150,7 +150,7 @@ class FusedRun {
     const CallOperand& in = sides_.Input(side);
     const SidePlan& own = plan_.side(side);
     const ArrayRef& x = in.integers.data != nullptr ? in.integers : in.x;
-    // These structs are filled member by member: an initializer would first clear all of their axes.
+    // These structs are filled member by member: an initializer would first clear all their axes.
     PackedSide packed;
     packed.source = KernelOperand(x, own.axes);
     if (in.panels != nullptr) {
@@ -161,7 +161,7 @@ class FusedRun {
     void* panels = sides_.Buffer(side, ScratchSlot::kLhsPacked, PanelBytes(format, packed.source));
     packed.panels = panels;
 
-    // QuantizePack writes each qvalue at the place of its source, and writes no masks.
+    // QuantizePack writes each qvalue at the offset of its source, and writes no masks.
     const bool kept_elsewhere = in.keep_mask != nullptr || (in.keep_qvalue != nullptr && !in.x.IsDense());
     if (!own.step.has_value() || kept_elsewhere || in.has_qvalue()) {
       const QuantizedSide quantized = sides_.Quantize(side);
@@ -173,7 +173,7 @@ class FusedRun {
     return packed;
   }
 
-  // Finds the scales, unless they are given, and quantizes x into panels and into what the caller keeps.
+  // Finds the scales, unless they are given, and quantizes x into panels and into the buffers that the caller keeps.
   void QuantizeIntoPanels(Side side, const ArrayRef& x, kernels::Target target, const kernels::PanelFormat& format,
                           void* panels, PackedSide& packed) {
     const CallOperand& in = sides_.Input(side);
@@ -212,7 +212,7 @@ class FusedRun {
     }
   }
 
-  // Quantizes `x` as `args` say, but with its noise if it has some.
+  // Quantizes `x` with `args`, and with its noise if any.
   void QuantizeInto(Side side, const ArrayRef& x, kernels::Target target, const kernels::PanelFormat& format,
                     kernels::QuantizeArgs& args) {
     const QuantizeSpec& spec = *plan_.side(side).spec;
@@ -232,7 +232,7 @@ class FusedRun {
     quantize();
   }
 
-  // The factor of the lhs of a gradient by batch and k, in its dtype.
+  // The factor of a gradient's lhs by batch and k, in its dtype.
   const float* FactorAlongK(const SidePlan& own, const CallOperand& in) {
     const OperandAxes axes{.batch = own.axes.batch, .rows = own.axes.k, .k = own.axes.rows};
     int64_t n = 1;
@@ -262,7 +262,7 @@ bool CanFuse(const ProductSides& sides) {
     return false;
   for (const Side side : kSides) {
     const QTensor* prepared = sides.Input(side).prepared;
-    // A float has no scale, and more than one do not fit the epilogue.
+    // A float has no scale, and the epilogue takes at most one.
     if (prepared != nullptr && plan.side(side).scales_output() && prepared->scale.size() != 1) return false;
   }
   return true;

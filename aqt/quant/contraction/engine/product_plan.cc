@@ -22,7 +22,7 @@ absl::Status Invalid(Pass pass, Side side, absl::string_view message) {
   return absl::InvalidArgumentError(absl::StrCat(ToString(pass), ".", Name(side), ": ", message));
 }
 
-// The scale's shape must allow its dequantization; only custom shared axes can prevent it.
+// Checks that the scale's shape allows dequantization; only custom shared axes can prevent it.
 absl::Status CheckScaleLayout(const ProductPlan& plan, Side side) {
   const SidePlan& own = plan.side(side);
   if (!own.is_quantized()) return absl::OkStatus();
@@ -30,7 +30,7 @@ absl::Status CheckScaleLayout(const ProductPlan& plan, Side side) {
                   absl::StrCat(ToString(plan.pass), ".", Name(side), ": ", ToString(own.config.dequant_mode)));
 }
 
-// The scale of one side is multiplied into the other side's operand.
+// Checks that the scale of one side can be multiplied into the other side's operand.
 absl::Status CheckOtherInput(const ProductPlan& plan, Side side) {
   const SidePlan& own = plan.side(side);
   if (!own.is_quantized() || own.config.dequant_mode != DequantMode::kOtherInput) return absl::OkStatus();
@@ -49,8 +49,7 @@ bool SumsFitS32(const ProductPlan& plan, int64_t length) {
          std::numeric_limits<int32_t>::max();
 }
 
-// The dtype of the product of a convolution. AQT's builder asks for s32 sums whatever it quantizes, and its convolution
-// ignores that.
+// The dtype of the product of a convolution. AQT's builder always asks for s32 sums, and its convolution ignores that.
 absl::StatusOr<DType> WindowAccumulator(const ProductPlan& plan, std::optional<DType> wanted, const Compat& compat) {
   if (wanted == DType::kS32) wanted.reset();
   if (wanted.has_value() && !IsArithmeticFloat(*wanted)) {
@@ -64,7 +63,7 @@ absl::StatusOr<DType> WindowAccumulator(const ProductPlan& plan, std::optional<D
   return compat.conv_ignores_accumulator_dtype ? plan.dtype : wanted.value_or(plan.dtype);
 }
 
-// That of any other product, once ValidateAccumulator has passed.
+// The dtype of any other product, after ValidateAccumulator has passed.
 absl::StatusOr<DType> DenseAccumulator(const ProductPlan& plan, std::optional<DType> wanted) {
   const DType dtype = ProductTypesOf(plan.lhs.operand_dtype, plan.rhs.operand_dtype, wanted).product;
   if (dtype != DType::kS32) return dtype;
@@ -92,8 +91,8 @@ absl::StatusOr<std::optional<TiledDot>> LocalTiling(Pass pass, const DotGeneralR
   return tiled;
 }
 
-// The axes of an operand. In a convolution, rows are what a scale of the product may vary along: the example, or the
-// output channel.
+// The axes of an operand. In a convolution, rows are the axes along which a scale of the product may vary: the example,
+// or the output channel.
 OperandAxes AxesOf(const ProductGeometry& geometry, Side side, int64_t rank) {
   if (!geometry.windows.has_value()) return OperandAxesOf(geometry.dims, side, rank);
   OperandAxes axes;
@@ -161,7 +160,7 @@ std::optional<PanelKey> PanelKeyOf(const ProductPlan& plan, Side side) {
   return key;
 }
 
-// Whether all that follows the sums can be done in the kernels' epilogue.
+// Whether the kernels' epilogue can do everything after the sums.
 bool Fuses(const ProductPlan& plan) {
   const Contraction& contraction = plan.contraction;
   if (contraction.gemm == nullptr || plan.HasMidScales()) return false;
@@ -183,12 +182,12 @@ bool Fuses(const ProductPlan& plan) {
   return true;
 }
 
-// Whether a call may sum the products of tiles as it computes them: they are rounded to f32 only.
+// Whether a call may sum the products of tiles as it computes them: only if they are rounded to f32.
 bool FusesSums(const ProductPlan& plan) {
   return plan.fuses && plan.tiled.has_value() && plan.tiled->num_sums > 0 && plan.dtype == DType::kF32;
 }
 
-// The tiles of contracting axes are groups of k. Their parts of the sum are rounded to f32 only.
+// The contraction over all tiles at once, which are groups of k. Partial sums are rounded only to f32.
 std::optional<Contraction> SummedTiles(const ProductPlan& plan) {
   if (!FusesSums(plan)) return std::nullopt;
   Contraction sum = plan.contraction;
@@ -273,7 +272,7 @@ absl::StatusOr<ProductPlan> MakeProductPlan(Pass pass, const DotGeneralRaw& conf
     rhs.shape = plan.tiled->rhs.shape;
   }
   plan.product_shape = ProductShape(plan.geometry, lhs.shape, rhs.shape);
-  // Tiles and shards of one operand are axes of the other and of the product.
+  // Tiles and shards of one operand are also axes of the other operand and of the product.
   for (const Shape& shape : {lhs.shape, rhs.shape, plan.product_shape}) {
     AQT_RETURN_IF_ERROR(Annotate(CheckShape(shape), ToString(pass)));
   }

@@ -1,4 +1,4 @@
-// Runs a ProductPlan. Here is the general way: each step is a pass over memory. product_fused.cc has the other.
+// Runs a ProductPlan. This is the general path: each step is a pass over memory. product_fused.cc has the fused path.
 
 #include <algorithm>
 #include <cstdint>
@@ -36,7 +36,7 @@ void ProductSides::Widen(QuantizedSide& lhs, QuantizedSide& rhs) const {
 namespace {
 
 void* Advanced(void* data, int64_t bytes) { return static_cast<char*>(data) + bytes; }
-// Null (of a packed operand) stays null.
+// Null (for a packed operand) stays null.
 const void* Advanced(const void* data, int64_t bytes) {
   return data == nullptr ? nullptr : static_cast<const char*>(data) + bytes;
 }
@@ -136,7 +136,7 @@ class GeneralRun {
                   Advanced(panels, group * PackedBytes(plan_.contraction, Side::kRhs, {k, n}, plan_.contraction.rhs))};
     };
     if (call_.group_sizes.empty()) return FillZeros(product);
-    // Buffers for the largest group: the others use them, too.
+    // Buffers are sized for the largest group and reused by the others.
     const int64_t largest = *std::max_element(call_.group_sizes.begin(), call_.group_sizes.end());
     SlotSizes sizes;
     AddContractSlots(plan_.contraction, Rows(lhs, 0, largest).aval(), matrix(0, 0, largest).aval(),
@@ -201,7 +201,7 @@ class GeneralRun {
     if (!context_.semantics.compat.mid_scales_on_original_operands) quantized_[i] = &rescaled_[i];
   }
 
-  // What a backward pass with use_fwd_quant takes for an operand that was quantized under mid scales: its qvalues as
+  // Stores the operand of a backward pass with use_fwd_quant if it was quantized under mid scales: its qvalues as
   // numbers, times the ratio that the operand was divided by.
   void KeepForwardOperand(Side side, const QuantizedSide& own) {
     void* kept = sides_.Input(side).keep_forward_operand;
@@ -235,11 +235,12 @@ class GeneralRun {
   const ProductPlan& plan_;
   const ProductCall& call_;
   const CallContext& context_;
-  // What the scale of a side is found for, and what is quantized: the operand, unless mid scales rescale it.
+  // The arrays for which the scale of a side is found and that are quantized: the operand, unless mid scales rescale
+  // it.
   const ArrayRef* calibrated_[2];
   const ArrayRef* quantized_[2];
   ArrayRef rescaled_[2];
-  ArrayRef ratio_[2];  // by which mid scales divide an operand
+  ArrayRef ratio_[2];  // divisors of the operands for mid scales
 };
 
 ProductCall Tiled(const TiledDot& tiled, const ProductCall& call) {
@@ -251,8 +252,8 @@ ProductCall Tiled(const TiledDot& tiled, const ProductCall& call) {
   return result;
 }
 
-// call.out is the product; or, if the kernels sum the tiles, the sum over them (if the call AddsTiles, in the shape of
-// the product, where it is zero).
+// call.out is the product or, if the kernels sum the tiles, their sum (if the call AddsTiles, in the shape of the
+// product and initially zero).
 void Run(const ProductSides& sides) {
   if (CanFuse(sides)) {
     RunFused(sides);
@@ -306,7 +307,7 @@ std::shared_ptr<const Panels> PackPrepared(const ProductPlan& plan, Side side, c
     dequantized = std::move(builder).Build();
     operand = dequantized;
   }
-  if (operand.dtype == DType::kS4) operand.dtype = own.operand_dtype;  // perhaps widened; a byte each
+  if (operand.dtype == DType::kS4) operand.dtype = own.operand_dtype;  // may be widened; a byte each
   std::vector<float> group_scales;
   if (key->scale_group != 0) {
     int64_t count = 1;

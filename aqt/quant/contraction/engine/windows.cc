@@ -57,8 +57,8 @@ struct WindowProduct {
   int64_t out_column = 0;  // stride
 };
 
-// What of it does not depend on strides, and the pieces in which it is done: all groups of several examples at a time,
-// or several groups of one example.
+// The extents of a WindowProduct, and the pieces in which it is computed: all groups of several examples at a time, or
+// several groups of one example.
 struct WindowExtents {
   int64_t examples = 0, groups = 0, positions = 0, columns = 0, k = 0;
   int64_t example_step = 1, group_step = 1;
@@ -131,7 +131,7 @@ Paddings PaddingsOf(const Windows& windows) {
   return paddings;
 }
 
-// Of the operand that windows slide over: the input of the convolution, or g for kDlhs.
+// The shape of the operand that windows slide over: the input of the convolution, or g for kDlhs.
 Shape SlidShape(const Windows& windows) {
   return windows.pass == Pass::kDlhs ? windows.conv.OutShape() : windows.conv.LhsShape();
 }
@@ -148,7 +148,7 @@ Shape PaddedShape(Shape shape, const Paddings& paddings) {
   return shape;
 }
 
-// x [B, spatial..., C] padded; x itself when there is nothing to do.
+// x [B, spatial..., C] padded; x itself if nothing is padded.
 ArrayRef PadSpatial(const ArrayRef& x, const Paddings& paddings, Workspace& workspace, Executor* executor) {
   if (!Changes(x.shape, paddings)) return x;
   absl::InlinedVector<kernels::PadAxis, 5> axes;
@@ -194,7 +194,7 @@ class Builder {
     return p;
   }
 
-  // lhs_ is g, padded; rhs_ the kernel, which is walked backwards.
+  // lhs_ is g, padded; rhs_ is the kernel, traversed backwards.
   WindowProduct Dlhs() const {
     WindowProduct p;
     p.lhs_dtype = lhs_.dtype;
@@ -223,7 +223,7 @@ class Builder {
     return p;
   }
 
-  // lhs_ is g, rhs_ the padded input. Rows are elements of the window; the sum runs over examples and positions.
+  // lhs_ is g, rhs_ is the padded input. Rows are elements of the window; the sum runs over examples and positions.
   WindowProduct Drhs() const {
     const WindowProduct w = InputWindows(rhs_);
     WindowProduct p;
@@ -310,7 +310,7 @@ kernels::Operand LhsOf(const WindowProduct& p, int64_t e, int64_t examples, int6
   return lhs;
 }
 
-// The product of these.
+// The kernel call for these examples and groups.
 GemmCall CallOf(const WindowProduct& p, const kernels::Operand& rhs, int64_t e, int64_t examples, int64_t g,
                 int64_t groups) {
   GemmCall call;
@@ -325,7 +325,7 @@ GemmCall CallOf(const WindowProduct& p, const kernels::Operand& rhs, int64_t e, 
   return call;
 }
 
-// `slid` is what the windows slide over, padded; the other two may have no data.
+// `slid` is the padded operand that the windows slide over; the other two may have no data.
 WindowProduct ProductOf(const Windows& windows, const ArrayRef& slid, const ArrayRef& other,
                         const MutableArrayRef& out) {
   const bool is_rhs = windows.pass == Pass::kDrhs;
@@ -343,7 +343,7 @@ kernels::LinesPlan LinesOf(const kernels::GemmKernel& kernel, const WindowProduc
   return {kernel, LhsOf(p, 0, p.examples.size, 0, p.groups), p.rhs_columns.size};
 }
 
-// `lines` is null if the windows shall be packed.
+// `lines` is null if the windows are packed.
 void Run(const kernels::GemmKernel& kernel, WindowExtents extents, const WindowProduct& p, const void* rhs_panels,
          const kernels::LinesPlan* lines, const WindowScales& scales, Workspace& workspace, const Runtime& runtime) {
   if (lines != nullptr) {
@@ -389,7 +389,7 @@ bool IsLongK(const kernels::GemmKernel& kernel, const Windows& windows) {
   return windows.pass == Pass::kDrhs && kernels::CanRunLongK(kernel);
 }
 
-// Whether the windows are the rhs of that product instead. Then they are copied, and g, which has fewer rows, is
+// Whether the windows are the rhs of that product instead. They are then copied, and g, which has fewer rows, is
 // transposed.
 bool ExchangesOperands(const kernels::GemmKernel& kernel, const WindowExtents& extents) {
   return kernel.lhs.element == kernel.rhs.element && extents.columns < extents.examples * extents.positions;
