@@ -52,14 +52,14 @@ TEST(ConfigTextTest, BaseIsMerged) {
   EXPECT_EQ(Resolve("base: 'parent'").text,
             "fwd { lhs { quantizer { int_symmetric { bits: 4 clip: false } calib_shared_axes { axes: [1, 2, 3] } } } "
             "rhs { use_fwd_quant: true dequant_mode: DEQUANT_MODE_THIS_INPUT } } ");
-  // Fields one by one, over two bases; an explicit default counts; lists as a whole.
+  // Fields are replaced one by one, over two bases; an explicit default counts; lists are replaced entirely.
   EXPECT_EQ(
       Resolve("schema: 1 base: 'child' fwd { lhs { quantizer { int_symmetric { clip: true } calib_shared_axes { axes: "
               "0 } } } }")
           .text,
       "schema: 1 fwd { lhs { quantizer { int_symmetric { bits: 4 clip: true } calib_shared_axes { axes: [0] } } } "
       "rhs { use_fwd_quant: false dequant_mode: DEQUANT_MODE_THIS_INPUT } } ");
-  // Another member of a oneof takes nothing over.
+  // Another member of a oneof inherits nothing.
   EXPECT_EQ(Resolve("base: 'parent' clear: 'fwd.rhs' fwd { lhs { quantizer { fp8 { } } } }").text,
             "fwd { lhs { quantizer { fp8 { } calib_shared_axes { axes: [1, 2, 3] } } } } ");
   EXPECT_EQ(Resolve("base: 'parent' clear: ['fwd.rhs', 'fwd.lhs.quantizer.calib_shared_axes.axes']").text,

@@ -1,4 +1,5 @@
-// The functions of collective.h with the engines of one process: alone, and by threads. mpi_group_test.sh has MPI's.
+// The functions of collective.h with the engines within one process: OneProcess and threads. mpi_group_test.sh tests
+// MPI.
 
 #include "aqt/collective/collective.h"
 
@@ -40,7 +41,7 @@ TEST(ThreadGroup, RefusesAnEmptyGroup) {
   EXPECT_THAT(RunOnThreads(0, testing::CheckCollective), FailsWith(absl::StatusCode::kInvalidArgument, {"0 threads"}));
 }
 
-// Nobody waits for a process that has failed.
+// No process waits for one that has failed.
 TEST(ThreadGroup, AFailureEndsTheCallsOfTheOthers) {
   const absl::Status status = RunOnThreads(3, [](Collective& collective) -> absl::Status {
     if (collective.rank() == 1) return absl::DataLossError("a broken file");

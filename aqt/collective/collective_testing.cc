@@ -25,7 +25,7 @@ absl::Status Expect(bool condition, absl::string_view what) {
   return condition ? absl::OkStatus() : absl::InternalError(absl::StrCat(what, " gave a wrong result"));
 }
 
-// Some number for element i of a process; sums of several round in f32, and overflow in s32.
+// A number for element i of a process; sums of several round in f32 and overflow in s32.
 template <class T>
 T Element(int rank, int64_t i) {
   const auto mixed = static_cast<uint32_t>((i + 1) * 2654435761u ^ (rank + 1) * 40503u * 65537u);
@@ -40,7 +40,7 @@ Array Own(int rank, const Shape& shape) {
   return Array::FromSpan(absl::MakeConstSpan(values), shape);
 }
 
-// By the definition.
+// The reduction by its definition.
 template <class T>
 Array Reduced(AllReduceKind kind, int size, const Shape& shape) {
   std::vector<T> values(shape.num_elements());
@@ -115,7 +115,7 @@ absl::Status CheckBroadcast(Collective& collective) {
   return absl::OkStatus();
 }
 
-// Even and odd ranks, and then those groups once more; all work at the same time.
+// Splits into even and odd ranks, then splits those groups again; all groups work concurrently.
 absl::Status CheckSplit(Collective& collective) {
   const int rank = collective.rank(), size = collective.size(), parity = rank % 2;
   AQT_RETURN_IF_ERROR(Expect(absl::IsInvalidArgument(collective.Split(-1).status()), "a split by a negative color"));
@@ -146,7 +146,8 @@ absl::Status CheckAgreement(Collective& collective) {
 
 }  // namespace
 
-// All but the first give up a call: the second is named, or the first if it is alone. Then the group goes on.
+// All processes but the first call Fail: the error names the second, or the first if it is alone. The group then
+// continues.
 absl::Status CheckFail(Collective& collective) {
   const int rank = collective.rank(), size = collective.size(), named = size > 1 ? 1 : 0;
   std::vector<int32_t> all(size);

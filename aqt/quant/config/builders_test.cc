@@ -61,7 +61,7 @@ TEST(DotGeneralRawMake, Accumulator) {
   EXPECT_EQ(DotGeneralRawMake(8, 9).dg_accumulator_dtype, std::nullopt);
   EXPECT_EQ(DotGeneralRawMake(8, std::nullopt).dg_accumulator_dtype, std::nullopt);
   EXPECT_EQ(DotGeneralRawMake(Bits::E4M3(), Bits::E5M2()).dg_accumulator_dtype, DType::kF32);
-  EXPECT_EQ(DotGeneralRawMake(Bits::E4M3(), 8).dg_accumulator_dtype, std::nullopt);  // only if both are
+  EXPECT_EQ(DotGeneralRawMake(Bits::E4M3(), 8).dg_accumulator_dtype, std::nullopt);  // only if both are 8-bit floats
 }
 
 TEST(FullyQuantized, Defaults) {
@@ -119,7 +119,7 @@ TEST(ConfigV3, Defaults) {
                         .dlhs = Raw(Quantized(Int(8, DType::kS8, Noise{})), Quantized(plain), DType::kS32),
                         .drhs = {}};
   EXPECT_EQ(ConfigV3(), want);
-  // Accumulators are as given, whatever the bits.
+  // Accumulators are as given, regardless of the bits.
   EXPECT_EQ(ConfigV3({.fwd_bits = 12}).fwd.dg_accumulator_dtype, DType::kS32);
   DotGeneral bound = want;
   SetConstantCalibration(bound, 1.0);
@@ -177,10 +177,10 @@ TEST(DotGeneralMake, FwdQuantWhereThereIsOne) {
   }
 }
 
-// ---- setters: exactly the fields that they name
+// ---- setters: they change exactly the fields that they name
 
 // "fwd.lhs.quantizer.int_symmetric.bits: 8", ... for each field that the text of a configuration sets; abs_max and
-// noise, which may be empty, are treated as fields themselves.
+// noise, which may be empty, count as fields themselves.
 std::set<std::string> Fields(const DotGeneral& config) {
   std::set<std::string> fields;
   std::vector<std::string> path;

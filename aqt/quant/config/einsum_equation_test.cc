@@ -32,7 +32,7 @@ TEST(ParseEinsum, ImplicitResultIsSortedCapitalsFirst) {
   EXPECT_EQ(Parsed("z...,...z", 3, 2), (EinsumEquation{"zbc", "cz", "bc"}));
 }
 
-// As jax names them: the first free letters, as many as the largest rank, of which the last ones are taken.
+// Named as in jax: from the first free letters, as many as the largest rank, the last ones are taken.
 TEST(ParseEinsum, EllipsisIsAlignedFromTheRight) {
   EXPECT_EQ(Parsed("...ij,...jk->...ik", 4, 3), (EinsumEquation{"cdij", "djk", "cdik"}));
   EXPECT_EQ(Parsed("...a,a...->...", 3, 1), (EinsumEquation{"cda", "a", "cd"}));

@@ -29,7 +29,7 @@ TEST(TilingState, ViewKeepsTheElements) {
   const absl::StatusOr<TilingState> state = TilingState::Make(x.shape(), tilings);
   ASSERT_TRUE(state.ok());
   EXPECT_TRUE(BitEqual(Array::CopyOf(state->Tile(x.ref())), *x.Reshaped({2, 3, 2})));
-  // Of a transposed tensor, too.
+  // Also for a transposed tensor.
   const ArrayRef transposed(x.dtype(), {6, 2}, Strides{1, 6}, x.data());
   const std::vector<AxisTiling> rows{{.axis = 0, .tile_count = 2}};
   const ArrayRef tiled = TilingState::Make(transposed.shape, rows)->Tile(transposed);

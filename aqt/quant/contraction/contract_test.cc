@@ -1,4 +1,4 @@
-// The plain product: dtypes, subnormals and NaN, as lax.dot_general of JAX 0.10.2 on CPU gives them.
+// The plain product: dtypes, subnormals and NaN as in lax.dot_general of JAX 0.10.2 on CPU.
 
 #include "aqt/quant/contraction/engine/contract.h"
 
@@ -37,14 +37,14 @@ void ContractOn(kernels::Target target, const Array& lhs, const Array& rhs, cons
     Workspace workspace(scratch);
     Contract(contraction, lhs, rhs, out, workspace, Runtime());
   }
-  if (lhs.dtype() == kF32 && rhs.dtype() == kF32) {  // of few rows, the rhs may be read where it is
+  if (lhs.dtype() == kF32 && rhs.dtype() == kF32) {  // with few rows, the rhs may be read in place
     EXPECT_LE(scratch.num_bytes(), sizes.Total()) << "it took more than was planned";
   } else {
     EXPECT_EQ(scratch.num_bytes(), sizes.Total()) << "it took other memory than was planned";
   }
 }
 
-// The dot product of two vectors, on each target; all give the same value.
+// The dot product of two vectors on every target; all must give the same value.
 double Dot(DType a_dtype, const std::vector<double>& a, DType b_dtype, const std::vector<double>& b, DType out_dtype) {
   const int64_t k = static_cast<int64_t>(a.size());
   const Array lhs = Cast(Array::FromSpan<double>(a, {1, k}), a_dtype);
@@ -145,10 +145,10 @@ TEST(Contract, SubnormalOperandsAreZero) {
   EXPECT_EQ(Dot(kBF16, tiny, kBF16, large, kBF16), 0);
   EXPECT_EQ(Dot(kF32, tiny, kBF16, large, kF32), 0);
   EXPECT_EQ(Dot(kF32, {0x1p-126}, kF32, {1}, kF32), 0x1p-126);
-  // Those of f16 and of the 8-bit floats are normal numbers of f32.
+  // Subnormals of f16 and of the 8-bit floats are normal numbers in f32.
   EXPECT_EQ(Dot(kF16, std::vector<double>(1000, 0x1p-24), kF16, std::vector<double>(1000, 1), kF16), 1000 * 0x1p-24);
   EXPECT_EQ(Dot(kE4, {0x1p-9}, kE4, {1}, kF32), 0x1p-9);
-  // A subnormal that a conversion rounds up to a normal number is not zero.
+  // A subnormal that a conversion rounds up to a normal number does not become zero.
   EXPECT_EQ(Dot(kF32, {0x1p-126 * (1 - 0x1p-20)}, kBF16, {1024}, kBF16), 0x1p-116);
 }
 
@@ -164,7 +164,7 @@ TEST(Contract, ManyAxes) {
   EXPECT_EQ(result.View<float>()[1], 10);
 }
 
-// Against the plain loop, for every length of the remainder and every place of the smallest value.
+// Against the plain loop, for every length of the remainder and every position of the smallest value.
 TEST(SmallestMagnitude, IsThatOfTheNonzeroNumbers) {
   const float inf = std::numeric_limits<float>::infinity();
   EXPECT_EQ(SmallestMagnitude(nullptr, 0), inf);
@@ -180,7 +180,7 @@ TEST(SmallestMagnitude, IsThatOfTheNonzeroNumbers) {
   }
 }
 
-// Only scales that are as GatherScales writes them: dense, f32, none subnormal.
+// Only scales in the form that GatherScales writes: dense, f32, none subnormal.
 TEST(ScalesInPlace, AreThoseThatGatheringWouldCopy) {
   const Shape operand{2, 5, 3};
   const OperandAxes axes{.batch = {0}, .rows = {2}, .k = {1}};

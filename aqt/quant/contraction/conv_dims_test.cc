@@ -12,7 +12,7 @@
 namespace aqt {
 namespace {
 
-// As jax.lax.padtype_to_pads: (outputs - 1) * stride + window - in elements, the odd one at the end.
+// As jax.lax.padtype_to_pads: (outputs - 1) * stride + window - in elements, with an odd one at the end.
 TEST(ConvGeometry, Same) {
   const auto axis = [](int64_t in, int64_t kernel, int64_t stride, int64_t dilation) {
     const ConvDims dims{.window_strides = {stride}, .padding = ConvPadding::kSame, .rhs_dilation = {dilation}};
@@ -67,7 +67,7 @@ TEST(ConvGeometry, ErrorsNameTheField) {
             "conv_general: padding (0,-9223372036854775808) of axis 0, expected -2^40 .. 2^40");
   EXPECT_EQ(error({.rhs_dilation = {int64_t{1} << 40}}, lhs, rhs),
             "conv_general: a dilated extent of axis 0 is above 2^40");
-  const int64_t wide = int64_t{1} << 40;  // of an array without elements
+  const int64_t wide = int64_t{1} << 40;  // for an array without elements
   EXPECT_EQ(error({}, {1, 8, 8, 4}, {wide, wide, 4, 0}),
             "conv_general: rhs: shape [1099511627776,1099511627776,4,0] has more elements than fit into memory");
   EXPECT_EQ(

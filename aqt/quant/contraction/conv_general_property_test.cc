@@ -1,4 +1,4 @@
-// Random convolutions: AQT_TEST_SEED=N AQT_TEST_CASES=1 repeats a failing one.
+// Random convolutions. AQT_TEST_SEED=N AQT_TEST_CASES=1 repeats a failing case.
 
 #include "aqt/quant/contraction/conv_general.h"
 
@@ -71,7 +71,7 @@ class Generator : public Choices {
     const int64_t spatial = 1 + Below(3);
     c.dims.feature_group_count = Pick<int64_t>({1, 1, 1, 2, 3});
     c.dims.padding = Pick({ConvPadding::kValid, ConvPadding::kSame, ConvPadding::kExplicit, ConvPadding::kExplicit});
-    // Whole lines of 64 bytes: windows of these are stored by lines, not packed.
+    // Full lines of 64 bytes: such windows are stored by lines, not packed.
     const auto channels = [&](const std::vector<int64_t>& few) {
       return OneIn(20) ? 0 : OneIn(4) ? Pick<int64_t>({16, 32, 64, 128}) : few[Below(static_cast<int64_t>(few.size()))];
     };
@@ -145,7 +145,7 @@ TEST(ConvProperty, PlanEqualsReference) {
     Generator random(static_cast<uint64_t>(first_seed + i));
     const Case c = random.Next();
     const DType dtype = random.Pick({DType::kF32, DType::kF32, DType::kBF16, DType::kF16});
-    // Not in rhs: the reference does not multiply it by the zeros around g.
+    // Not for rhs: the reference does not multiply it by the zeros around g.
     Array lhs = RandomArray(dtype, c.lhs, random.Bits());
     if (random.OneIn(4)) lhs = random.WithSpecialValues(lhs);
     const Array rhs = RandomArray(dtype, c.rhs, random.Bits());
@@ -207,7 +207,7 @@ TEST(ConvGeneralPlan, ExamplesAreIndependent) {
       const ConvGeneralPlan on_target =
           *ConvGeneralPlan::Make(config, lhs.aval(), rhs.aval(), dims, {.target = target});
       const ConvResults single = RunConv(on_target, lhs, rhs, g, {}, {});
-      // Sums of integers are the same on every target; the gradients are float sums.
+      // Integer sums are the same on every target; the gradients are float sums.
       EXPECT_TRUE(bits != Bits(8) || BitEqual(single.out, want.out)) << target;
       for (const int threads : {1, 2, 7}) {
         kernels::ThreadPool pool(threads);

@@ -1,4 +1,4 @@
-// Random convolutions: AQT_TEST_SEED=N AQT_TEST_CASES=1 repeats a failing one.
+// Random convolutions. AQT_TEST_SEED=N AQT_TEST_CASES=1 repeats a failing case.
 
 #include "aqt/quant/contraction/conv_general.h"
 #include "aqt/quant/config/semantics.h"
@@ -210,8 +210,8 @@ TEST(ConvGeneralPlan, TakesAnyStrides) {
 }
 
 TEST(ConvGeneralPlan, ManyWindowsAreTakenInParts) {
-  // One example's windows have 3 * 3 * 64 * 96 * 96 = 5.3 MB in s8, 21 MB in f32: examples one by one; in f32 kernel
-  // rows, too.
+  // One example's windows take 3 * 3 * 64 * 96 * 96 = 5.3 MB in s8 and 21 MB in f32: examples are packed one by one,
+  // and in f32 also kernel rows.
   const Array lhs = RandomArray(DType::kF32, {3, 98, 98, 64}, 1), rhs = RandomArray(DType::kF32, {3, 3, 64, 2}, 2);
   const DotGeneralRaw config = Int8(2);
   const Array got = *QuantizedConvGeneral(config, lhs, rhs, {});

@@ -1,4 +1,4 @@
-// Every configuration, shape and call that dot_general.h refuses, with its code and message.
+// Every configuration, shape and call that dot_general.h rejects, with its code and message.
 
 #include <cmath>
 #include <cstdint>
@@ -247,7 +247,7 @@ TEST(Make, AcceptsTheLargestSums) {
 }
 
 // All pairs of modes on each of the six sides; the other side of the product is not quantized. In dlhs and drhs the
-// error is about the scale that does not fit.
+// error reports the scale that does not fit.
 TEST(Make, LegalModePairs) {
   for (const bool lhs : {true, false}) {
     for (DotGeneralRaw DotGeneral::*const raw : {&DotGeneral::fwd, &DotGeneral::dlhs, &DotGeneral::drhs}) {
@@ -330,7 +330,7 @@ TEST(Calls, RefuseArraysAndContextsThatDoNotFit) {
          "DotGeneral: the tensor for fwd.lhs is f32[8,5], but the plan is for f32[4,8]");
 }
 
-// In Make of every kind of plan; calls need not check it. Runs on machines without VNNI, and with --config=scalar.
+// Make of every kind of plan checks this, so calls need not. Runs on machines without VNNI, and with --config=scalar.
 TEST(Make, RefusesATargetThatThisMachineDoesNotRun) {
   const PlanOptions options{.target = kernels::Target::kAvx512Vnni};
   if (kernels::IsSupported(*options.target)) GTEST_SKIP() << "this machine runs all targets";

@@ -22,8 +22,8 @@
 namespace aqt {
 namespace {
 
-// The same gradients whether the clip mask is kept (use_fwd_quant) or computed again from the float operand, and the
-// memory of the header's formula.
+// Gradients are the same whether the clip mask is kept (use_fwd_quant) or recomputed from the float operand, and memory
+// follows the header's formula.
 TEST(Residuals, MemoryFormula) {
   const Aval lhs{DType::kF32, {16, 64}}, rhs{DType::kF32, {64, 32}};
   struct Case {
@@ -70,7 +70,7 @@ TEST(Residuals, MemoryFormula) {
 TEST(DotGeneral, ClipMaskKeptOrComputedAgain) {
   const Array lhs = RandomArray(DType::kF32, {9, 33}, 1), rhs = RandomArray(DType::kF32, {33, 5}, 2);
   const Array g = RandomArray(DType::kF32, {9, 5}, 3);
-  // Nothing is quantized backward, so use_fwd_quant changes values by quantization only; zeros come from the masks.
+  // Nothing is quantized backward, so use_fwd_quant changes values only by quantization; zeros come from the masks.
   std::vector<Array> zeros;
   for (const bool fwd_quant : {true, false}) {
     DotGeneral config = DotGeneralMake(8, 8, {.use_fwd_quant = fwd_quant});
@@ -149,7 +149,7 @@ TEST(DotGeneral, NothingIsAllocatedAfterTheFirstCall) {
       const int64_t during = testing::AllocationCount() - before;
       ASSERT_TRUE(ok) << c.name;
       if (call == 0) {
-        EXPECT_GT(during, 0) << c.name;  // the counter counts
+        EXPECT_GT(during, 0) << c.name;  // the counter works
       }
       if (call > 0) {
         EXPECT_EQ(during, 0) << c.name;

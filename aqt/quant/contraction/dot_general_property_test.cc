@@ -1,5 +1,5 @@
 // The plan against the reference: random configurations, shapes, dimension numbers and data. A failure prints a seed
-// that repeats it: AQT_TEST_SEED=N AQT_TEST_CASES=1.
+// that reproduces it: AQT_TEST_SEED=N AQT_TEST_CASES=1.
 
 #include <algorithm>
 #include <cstdint>
@@ -92,8 +92,8 @@ class Generator : public Choices {
     return tensor;
   }
 
-  // Turns numbers of a Constant calibration into arrays, some of the time: of rank 0, or one element that fits any
-  // shape of the rank.
+  // Sometimes turns numbers of a Constant calibration into arrays: of rank 0, or with one element that fits any shape
+  // of the rank.
   void MakeConstantArrays(int64_t rank, Quantizer& quantizer) {
     auto* constant = quantizer.calibration.has_value() ? std::get_if<Constant>(&*quantizer.calibration) : nullptr;
     if (constant == nullptr) return;
@@ -147,7 +147,7 @@ class Generator : public Choices {
     DotDims dims;
   };
 
-  // Cuts of the backward contractions that fit the shapes, most of the time.
+  // Cuts the backward contractions, mostly so that the cuts fit the shapes.
   void AddLocalAqt(const Shapes& shapes, DotGeneral& config) {
     for (const Side wrt : {Side::kLhs, Side::kRhs}) {
       if (!OneIn(3)) continue;
@@ -246,7 +246,7 @@ class Generator : public Choices {
   }
 
  private:
-  // Shuffles the axes of one operand and notes where the batch and contracting ones went.
+  // Shuffles the axes of one operand and records where the batch and contracting axes went.
   void Place(const std::vector<int64_t>& batch, const std::vector<int64_t>& free, const std::vector<int64_t>& contract,
              Shape& shape, Axes& batch_axes, Axes& contract_axes) {
     std::vector<int64_t> extents = batch;
@@ -265,7 +265,7 @@ class Generator : public Choices {
   }
 };
 
-// Makes most random configurations legal; Make refuses the others, which are skipped.
+// Makes most random configurations legal; Make rejects the others, which are skipped.
 void Repair(DotGeneralRaw& raw, bool backward) {
   const auto integer = [](const Tensor& t) {
     const auto* n = std::get_if<IntSymmetric>(&t.quantizer.numerics);
@@ -289,13 +289,13 @@ void Repair(DotGeneralRaw& raw, bool backward) {
   }
 }
 
-// Which results do not depend on the target: products of integers.
+// The results that do not depend on the target: products of integers.
 struct Exact {
   bool out, dlhs, drhs;
 };
 Exact ExactParts(const DotGeneral& config) {
   const bool fwd = config.fwd.dg_accumulator_dtype == DType::kS32;
-  // With use_fwd_quant the backward passes read the forward qvalues, which are exact whatever the product is.
+  // With use_fwd_quant the backward passes read the forward qvalues, which are exact for any product.
   return {fwd, config.dlhs.dg_accumulator_dtype == DType::kS32, config.drhs.dg_accumulator_dtype == DType::kS32};
 }
 
@@ -349,7 +349,7 @@ TEST(Property, PlanEqualsReference) {
       random.MakeConstantArrays(forward || raw == &config.dlhs ? shapes.rhs.rank() : shapes.lhs.rank(),
                                 raw->rhs.quantizer);
     }
-    // The LocalAqt was made for the backward contractions of the untiled shapes.
+    // LocalAqt was made for the backward contractions of the untiled shapes.
     if (random.OneIn(3)) {
       config.tiling = random.RandomTiling(shapes);
     } else {
@@ -414,7 +414,7 @@ TEST(Property, PlanEqualsReference) {
         EXPECT_TRUE(SameBits(got.drhs, unobserved->drhs)) << target;
         if (::testing::Test::HasFailure()) return;
       }
-      // Prepared, each side gives the same bits, with only what the kernels read if that is all it keeps.
+      // A prepared side gives the same bits, also without its values if the kernels do not need them.
       for (const Side side : {Side::kLhs, Side::kRhs}) {
         const bool is_lhs = side == Side::kLhs;
         const absl::StatusOr<PreparedOperand> whole =
@@ -431,7 +431,7 @@ TEST(Property, PlanEqualsReference) {
       }
     }
   }
-  // The generator covers enough.
+  // The generator must cover enough.
   if (num_cases >= 100) {
     EXPECT_GE(legal, num_cases / 2);
     EXPECT_GE(packed, num_cases / 2);

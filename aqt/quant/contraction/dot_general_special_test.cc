@@ -40,8 +40,8 @@ DotGeneral ClippedLhs() {
   return config;
 }
 
-// Stock XLA chooses between the gradient and 0 in f32 and f16; in bf16 it multiplies, as IEEE arithmetic does
-// everywhere, and gives NaN (recorded from aqtp 0.9.0).
+// Stock XLA selects between the gradient and 0 in f32 and f16; in bf16 it multiplies, as IEEE arithmetic does for all
+// dtypes, and gives NaN (recorded from aqtp 0.9.0).
 TEST(ClipGradient, OfAnInfiniteOrNaNGradient) {
   const Array lhs = Array::Of<float>({0.5f, 3, -3, 0.25f, 0.5f, 3, 0.5f, 3}, {4, 2});
   const Array rhs = Array::Of<float>({1, 1}, {2, 1}), g = Array::Of<float>({kInf, kNaN, -kInf, 2}, {4, 1});
@@ -65,7 +65,7 @@ TEST(ClipGradient, OfAnInfiniteOrNaNGradient) {
   }
 }
 
-// Small floats compare the rounded value with their bound, and only NaN is beyond it. Formats without NaN round it to a
+// Small floats compare the rounded value with their bound, and only NaN exceeds it. Formats without NaN round it to a
 // number (recorded from aqtp 0.9.0).
 TEST(ClipGradient, OfASmallFloatThatIsNaN) {
   const Array lhs = Array::Of<float>({kNaN, 0.5f, 100, -1}, {4, 1});
@@ -88,9 +88,9 @@ TEST(ClipGradient, OfASmallFloatThatIsNaN) {
   }
 }
 
-// An observer prevents fusion. Results have the same bits; a NaN stays a NaN. Here sums meet infinite scales (from
-// infinite bounds; in f16 also from finite ones beyond its range), and, where all elements are tiny, scales that give
-// subnormal products.
+// An observer prevents fusion. Results have the same bits; a NaN stays a NaN. Here sums are multiplied by infinite
+// scales (from infinite bounds; in f16 also from finite ones beyond its range) and, if all elements are tiny, by scales
+// that give subnormal products.
 void ExpectNoBitChangedByAnObserver(bool float8, float size) {
   const float specials[] = {1, -1, 0, 1e37f, -1e37f, 3e38f, 6e4f, kInf, -kInf, kNaN, 1e-39f};
   const int64_t count = static_cast<int64_t>(std::size(specials));
@@ -141,14 +141,14 @@ TEST(Observer, ChangesNoBitOfTinyProducts) {
   ExpectNoBitChangedByAnObserver(/*float8=*/true, 7e-20f);
 }
 
-// Unquantized operands: subnormal elements are zeros before the product, not only the sums after it.
+// Unquantized operands: subnormal elements become zero before the product, not only the sums after it.
 TEST(Subnormals, OfUnquantizedOperandsAreZero) {
   const std::vector<float> tiny(8, 1e-39f), large(8, 1e3f);
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     const Array lhs = Cast(ArrayRef(tiny.data(), {1, 8}), dtype), rhs = Cast(ArrayRef(large.data(), {8, 1}), dtype);
     const Array zero = Array::Zeros(dtype, {1, 1});
     EXPECT_TRUE(SameValues(*QuantizedDotGeneral(DefaultUnquantizedConfig(), lhs, rhs, MatMulDims()), zero)) << dtype;
-    // A convolution of one window, and the gradient of its kernel.
+    // A convolution with one window, and the gradient of its kernel.
     const Array image = Cast(ArrayRef(tiny.data(), {1, 8, 1}), dtype),
                 kernel = Cast(ArrayRef(large.data(), {8, 1, 1}), dtype),
                 g = Cast(ArrayRef(large.data(), {1, 1, 1}), dtype);
@@ -161,7 +161,7 @@ TEST(Subnormals, OfUnquantizedOperandsAreZero) {
     const Array experts = Cast(ArrayRef(large.data(), {1, 8, 1}), dtype);
     EXPECT_TRUE(SameValues(*QuantizedRaggedDot(DefaultUnquantizedConfig(), lhs, experts, sizes), zero)) << dtype;
   }
-  // Those of f16 are not.
+  // Subnormals of f16 are kept.
   const Array lhs = Cast(Array::Of<float>({0x1p-24f, 0x1p-24f}, {1, 2}), DType::kF16);
   const Array rhs = Cast(Array::Of<float>({1, 1}, {2, 1}), DType::kF16);
   const absl::StatusOr<Array> out = QuantizedDotGeneral(DefaultUnquantizedConfig(), lhs, rhs, MatMulDims());
@@ -169,7 +169,7 @@ TEST(Subnormals, OfUnquantizedOperandsAreZero) {
 }
 
 // A negative clipping scale gives a negative scale. Even if the scale is so small that its inverse turns a subnormal x
-// into a normal number, that x is treated as zero, in the fused kernels as in the others.
+// into a normal number, that x is treated as zero, in the fused kernels and in the others.
 TEST(Subnormals, AreZeroUnderANegativeScale) {
   DotGeneral config = DotGeneralMake(4, 4);
   config.fwd.lhs.quantizer.calibration = AbsMax{.clipping_scale = -0.7};
@@ -183,8 +183,8 @@ TEST(Subnormals, AreZeroUnderANegativeScale) {
   EXPECT_EQ(fused->View<float>()[1], 0);
 }
 
-// A convolution rounds what it convolves to the dtype of its operands, as AQT does: here qvalues of 12 bits, held in
-// f32 because the scale is, to bf16.
+// A convolution rounds its inputs to the dtype of its operands, as AQT does: here qvalues of 12 bits, held in f32
+// because the scale is f32, are rounded to bf16.
 TEST(Conv, ConvertsQvaluesToTheDtypeOfTheOperands) {
   DotGeneralRaw config;
   config.lhs.quantizer = QuantizerMake(12);
@@ -199,7 +199,7 @@ TEST(Conv, ConvertsQvaluesToTheDtypeOfTheOperands) {
   EXPECT_TRUE(SameValues(Cast(sums, DType::kF32), Cast(Cast(qvalue, DType::kBF16), DType::kF32)));
 }
 
-// AQT's builder sets an s32 accumulator whatever is quantized, and its convolution ignores the field.
+// AQT's builder always sets an s32 accumulator, and its convolution ignores the field.
 TEST(Conv, AnS32AccumulatorOfFloatsHasNoEffect) {
   const Array lhs = RandomArray(DType::kBF16, {2, 5, 3}, 1), rhs = RandomArray(DType::kBF16, {2, 3, 4}, 2);
   DotGeneralRaw config = ConvGeneralDilatedMake(1, 8, 8);
@@ -224,7 +224,7 @@ TEST(Conv, AccumulatorDTypeHasNoEffectInTheOriginal) {
   EXPECT_TRUE(BitEqual(*QuantizedConvGeneral(bf16, lhs, rhs, {}, {}, original), *plain));
 }
 
-// In dlhs and drhs any pair of modes is legal that the scale's shape allows, as in AQT: with one scale for the tensor
+// In dlhs and drhs any pair of modes that the scale's shape allows is legal, as in AQT: with one scale for the tensor
 // the calibration mode makes no difference.
 TEST(Modes, OfBackwardPassesDependOnTheScale) {
   const Array lhs = RandomArray(DType::kF32, {4, 8}, 1), rhs = RandomArray(DType::kF32, {8, 5}, 2);
@@ -251,8 +251,8 @@ TEST(Modes, OfBackwardPassesDependOnTheScale) {
   }
 }
 
-// NaN and infinities of one group stay in it, and rows of no group are zero: in AQT on XLA's CPU backend they reach all
-// other groups, and the rows of no group are 0 * inf.
+// NaN and infinities of one group stay in it, and rows outside all groups are zero. In AQT on XLA's CPU backend they
+// reach all other groups, and rows outside all groups are 0 * inf.
 TEST(RaggedDot, KeepsNaNInItsGroup) {
   const Array lhs = Array::Of<float>({1, 2, kNaN, 4, 5, 6, kInf, 8}, {4, 2});
   const Array rhs = Array::Of<float>({1, kInf, 1, 1}, {2, 2, 1});

@@ -40,7 +40,7 @@ std::vector<Array> Initial(absl::Span<const StateSlot> slots) {
   return arrays;
 }
 
-// The arrays of a call, and memory for the next ones, which begin as copies.
+// The statistics of a call, and memory for the updated ones, initialized with copies.
 struct Memory {
   explicit Memory(const std::vector<Array>& arrays) {
     for (const Array& array : arrays) {
@@ -124,7 +124,7 @@ Quantizer RandomQuantizer(Draw& draw) {
 
 TEST(DotGeneralState, EveryOperandHasItsOwnStatistics) {
   kernels::ThreadPool pool(3);
-  // Operands of only zeros (the result of DelayedScaling's first call) leave a state as if unseen.
+  // Operands with only zeros (the result of DelayedScaling's first call) leave a state looking unseen.
   const Semantics semantics{.compat = {.read_unseen_calibration = true}};
   std::map<std::string, int> seen;
   for (uint64_t seed = 0; seed < 60; ++seed) {
@@ -155,7 +155,7 @@ TEST(DotGeneralState, EveryOperandHasItsOwnStatistics) {
 
       Recorder recorder;
       const Step observed = RunStep(*plan, lhs, rhs, g, forward, backward, context, {.observer = &recorder});
-      // Fused, with threads, on the plainest target: the same bits. (Float products depend on the target; see
+      // Fused, with threads, and on the simplest target: the same bits. (Float products depend on the target; see
       // docs/bits.md.)
       const Step fused = RunStep(*plan, lhs, rhs, g, forward, backward, context);
       EXPECT_TRUE(SameResults(fused.results, observed.results)) << what;
@@ -171,8 +171,8 @@ TEST(DotGeneralState, EveryOperandHasItsOwnStatistics) {
         const Quantizer& quantizer = tensor->quantizer;
         if (!HasState(quantizer)) continue;
         const bool is_forward = name[0] == 'f';
-        // Backward with use_fwd_quant the operands are made of the forward qvalues and scales; the observer does not
-        // see them.
+        // In a backward pass with use_fwd_quant the operands are computed from the forward qvalues and scales; the
+        // observer does not see them.
         if (name[1] == 'l' && config.dlhs.rhs.use_fwd_quant) continue;
         if (name[1] == 'r' && config.drhs.rhs.use_fwd_quant) continue;
         const absl::Span<const StateSlot> slots = is_forward ? plan->forward_state() : plan->backward_state();
@@ -280,13 +280,13 @@ TEST(DotGeneralState, InPlaceAndWithoutGradients) {
     for (size_t i = 0; i < forward.size(); ++i) EXPECT_TRUE(SameValues(Array::CopyOf(fwd.old[i]), forward[i])) << step;
     for (size_t i = 0; i < backward.size(); ++i)
       EXPECT_TRUE(SameValues(Array::CopyOf(bwd.old[i]), backward[i])) << step;
-    // In the first step every scale is 0.
+    // In the first step all scales are 0.
     const Array product = std::move(out).Build();
     EXPECT_EQ(SameValues(product, Array::Zeros(DType::kF32, {4, 5})), step == 0) << step;
   }
 }
 
-// SERVE with scales that were frozen is the same as with the statistics.
+// SERVE gives the same with frozen scales as with the statistics.
 TEST(DotGeneralState, FrozenScalesGiveTheSameBits) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     DotGeneral config = *FullyQuantized({.use_stochastic_rounding = false});

@@ -26,7 +26,7 @@ namespace aqt {
 namespace {
 
 TEST(DotGeneral, ByHand) {
-  // Two scales on each side, so XLA multiplies by the reciprocal of 127.5.
+  // There are two scales on each side, so XLA multiplies by the reciprocal of 127.5.
   const Array lhs = Array::Of<float>({1, -0.5f, 0.25f, 2}, {2, 2}), rhs = Array::Of<float>({3, 1, -1.5f, 4}, {2, 2});
   const float inv = 1.0f / 127.5f;
   const float sl[] = {1 * inv, 2 * inv}, sr[] = {3 * inv, 4 * inv};
@@ -51,7 +51,7 @@ TEST(DotGeneral, OuterProductIsScaledDown) {
   for (int i = 0; i < 6; ++i) EXPECT_NEAR(out->View<float>()[i] / want[i], 127.0 / 127.5 * (127.0 / 127.5), 1e-6);
 }
 
-// An s32 sum is rounded to f16 before it is scaled: 8 products of 127 * 127 are beyond the largest f16.
+// An s32 sum is rounded to f16 before it is scaled: 8 products of 127 * 127 exceed the largest f16.
 TEST(DotGeneral, SumOverflowsF16) {
   const Array ones = Cast(Array::FromSpan<float>(std::vector<float>(64, 1), {8, 8}), DType::kF16);
   const absl::StatusOr<Array> out = QuantizedDotGeneral(WithoutNoise(), ones, ones, MatMulDims());
@@ -84,8 +84,8 @@ TEST(DotGeneral, UnquantizedIsThePlainProduct) {
   EXPECT_TRUE(SameValues(r->drhs, Array::Of<float>({10, 14, 14, 20}, {2, 2})));  // lhs^T g
 }
 
-// The container s2 holds what s8 holds. Next to s8 it needs an f32 accumulator, which is exact for 64 products of up to
-// 127.
+// The container s2 holds the same values as s8. With s8 it needs an f32 accumulator, which is exact for 64 products of
+// up to 127.
 TEST(DotGeneral, TwoBitWeights) {
   const Array lhs = RandomArray(DType::kF32, {3, 64}, 5), rhs = RandomArray(DType::kF32, {64, 4}, 6);
   for (const Bits lhs_bits : {Bits(), Bits(8)}) {
@@ -99,7 +99,7 @@ TEST(DotGeneral, TwoBitWeights) {
   }
 }
 
-// What AQT 0.9.0 on CPU gives: a sum of integers where one container is s32.
+// Results of AQT 0.9.0 on CPU: a sum of integers where one container is s32.
 TEST(DotGeneral, WideContainers) {
   const Array lhs = Array::Of<float>({0.7f, -1.3f, 2.1f, 0.4f, 1.9f, 0.3f, -0.8f, 1.1f}, {2, 4}),
               rhs = Array::Of<float>({1.2f, -0.6f, 0.5f, 2.2f, -1.7f, 0.9f, 0.1f, -0.4f}, {4, 2});
@@ -196,7 +196,7 @@ TEST(DotGeneral, AnExampleAloneAndInABatch) {
     const PlanOptions options{.semantics = {.arithmetic = arithmetic}};
     const absl::StatusOr<Array> all = QuantizedDotGeneral(WithoutNoise(), lhs, rhs, MatMulDims(), {}, options);
     ASSERT_TRUE(all.ok());
-    // With XLA's rule a single row divides where several multiply by the reciprocal: there, pairs are compared.
+    // By XLA's rule a single row divides while several multiply by the reciprocal, so pairs of rows are compared.
     const int64_t rows = arithmetic == Arithmetic::kIeee ? 1 : 2;
     for (int64_t m = 0; m + rows <= 8; ++m) {
       const ArrayRef part(lhs.View<float>().data() + m * k, {rows, k});
@@ -233,7 +233,7 @@ TEST(DotGeneral, ObserverSeesEveryIntermediate) {
   EXPECT_EQ(recorder.tensors["drhs.rhs.key"].View<uint32_t>()[1], keys.drhs_rhs.lo);
 }
 
-// Two-dimensional operands, by loops over all indices.
+// Contracts two-dimensional operands with loops over all indices.
 class LoopProduct : public PlainProduct {
  public:
   void Contract(absl::string_view pass, const ArrayRef& lhs, const ArrayRef& rhs, const DotDims& dims,

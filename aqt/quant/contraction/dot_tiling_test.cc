@@ -93,8 +93,8 @@ TEST(TiledDotGeneral, TheFloatResultIsThatWithoutTiles) {
   }
 }
 
-// Kernels that add up the products of tiles give the bits of products that are stored and then summed, which an
-// observer asks for.
+// Kernels that sum the products of tiles give the bits of products that are stored and then summed, as with an
+// observer.
 TEST(TiledDotGeneral, SumsAsItMultiplies) {
   struct Kind {
     const char* name;
@@ -132,8 +132,8 @@ TEST(TiledDotGeneral, SumsAsItMultiplies) {
   }
 }
 
-// Products of two tiles that nearly cancel, as small as they get: those that are subnormal, and sums that are, count as
-// zero. The kernels ask only where there can be any.
+// Products of two tiles that nearly cancel, of the smallest magnitudes: subnormal products and subnormal sums become
+// zero. The kernels check only where there can be any.
 TEST(TiledDotGeneral, TinySumsAsItMultiplies) {
   constexpr int64_t kRows = 9, kTile = 64, kColumns = 70;
   for (int exponent = -140; exponent <= -80; exponent += 3) {
@@ -224,7 +224,7 @@ TEST(TiledDotGeneral, PreparedIntegers) {
   }
 }
 
-// One number is a thousand times the others: in its own tile it does not swallow 1270 and 10.
+// One number is a thousand times the others: in its own tile it does not absorb 1270 and 10.
 TEST(TiledDotGeneral, EachTileHasItsOwnScale) {
   const Array lhs = Array::Of<float>({1270, 10, 1.27e6f, 1e4f}, {1, 4}), ones = Array::Of<float>({1, 1, 1, 1}, {4, 1});
   DotGeneral config = DotGeneralMake(8, 8);
@@ -240,7 +240,7 @@ TEST(TiledDotGeneral, EachTileHasItsOwnScale) {
   }
 }
 
-// A stored weight has the tiled shape and gives the same bits as the float one.
+// A stored weight has the tiled shape and gives the same bits as the float weight.
 TEST(TiledDotGeneral, StoredWeights) {
   DotGeneral config = DotGeneralMake(8, 8);
   config.tiling.emplace();

@@ -50,7 +50,7 @@ concept HasView = requires(T&& x) {
   ViewOf(std::forward<T>(x));
 };
 static_assert(HasView<Eigen::MatrixXf&> && HasView<const Eigen::MatrixXf&> && HasView<Eigen::Map<Eigen::MatrixXf>>);
-static_assert(!HasView<Eigen::MatrixXf>);  // the memory of a temporary
+static_assert(!HasView<Eigen::MatrixXf>);  // it would refer to the memory of a temporary
 static_assert(!HasView<decltype(Eigen::MatrixXf() + Eigen::MatrixXf())>);
 
 TEST(ViewOf, SmallFloats) {
@@ -82,7 +82,7 @@ TEST(ViewOf, TensorsOfBothStorageOrders) {
   EXPECT_EQ(columns(1, 0, 0), 5);
 }
 
-// The same bits from Eigen's memory as from dense arrays.
+// Eigen's memory gives the same bits as dense arrays.
 TEST(MutableViewOf, PlanReadsAndWritesEigen) {
   const Eigen::MatrixXf x = Eigen::MatrixXf::Random(6, 10), w = Eigen::MatrixXf::Random(10, 4);
   Eigen::MatrixXf y(6, 4);

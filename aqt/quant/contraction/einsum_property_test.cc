@@ -1,4 +1,4 @@
-// Random equations: AQT_TEST_SEED=N AQT_TEST_CASES=1 repeats a failing one.
+// Random equations. AQT_TEST_SEED=N AQT_TEST_CASES=1 repeats a failing case.
 
 #include "aqt/quant/contraction/einsum.h"
 
@@ -43,10 +43,10 @@ int64_t FromEnvironment(const char* name, int64_t otherwise) {
 struct Loops {
   std::vector<double> out, dlhs, drhs;                 // values
   std::vector<double> out_size, dlhs_size, drhs_size;  // the sums of the absolute values
-  double terms = 1;                                    // of the longest sum
+  double terms = 1;                                    // number of terms of the longest sum
 };
 
-// Everything by one loop over all letters.
+// Computes everything in one loop over all letters.
 Loops RunLoops(const RandomEquation& e, const Array& lhs, const Array& rhs, const Array& g) {
   const Array a = Cast(lhs, DType::kF64), b = Cast(rhs, DType::kF64), c = Cast(g, DType::kF64);
   Loops r;
@@ -145,8 +145,8 @@ Array TransposedCopy(const Array& x, const std::string& from, const std::string&
   return Array::CopyOf(view);
 }
 
-// Integer sums are exact: the same bits as DotGeneral on operands that were transposed by hand, on each target and for
-// each number of threads.
+// Integer sums are exact: they have the bits of DotGeneral on operands transposed by hand, on every target and with any
+// number of threads.
 TEST(EinsumProperty, QuantizedEqualsDotGeneralOnTransposedOperands) {
   const int64_t first_seed = FromEnvironment("AQT_TEST_SEED", 1), cases = FromEnvironment("AQT_TEST_CASES", 100);
   kernels::ThreadPool pool(3);
@@ -181,7 +181,7 @@ TEST(EinsumProperty, QuantizedEqualsDotGeneralOnTransposedOperands) {
     const Array lhs = RandomArray(dtype, e.lhs_shape, engine()), rhs = RandomArray(dtype, e.rhs_shape, engine());
     const Array g = RandomArray(dtype, e.out_shape, engine());
 
-    // By hand: lhs as batch, rest, contract; rhs as contract, batch, rest.
+    // Transposed by hand: lhs to batch, rest, contract; rhs to contract, batch, rest.
     const std::string a_names = batch + a_rest + contract, b_names = contract + batch + b_rest;
     const Array a = TransposedCopy(lhs, e.lhs, a_names), b = TransposedCopy(rhs, e.rhs, b_names);
     DotDims dims;

@@ -1,4 +1,4 @@
-// Random equations: AQT_TEST_SEED=N AQT_TEST_CASES=1 repeats a failing one.
+// Random equations. AQT_TEST_SEED=N AQT_TEST_CASES=1 repeats a failing case.
 
 #include "aqt/quant/contraction/einsum.h"
 
@@ -115,7 +115,7 @@ TEST(EinsumPlan, SwapsAsJaxDoes) {
   }
 }
 
-// "lhs" of the configuration is the first operand, mid alphas included; the original leaves those where they are.
+// "lhs" of the configuration is the first operand, including mid alphas, which the original does not exchange.
 TEST(EinsumPlan, ConfigurationFollowsTheOperands) {
   DotGeneral config = DotGeneralMake(8, 4);
   config.fwd.lhs_mid_alpha = 0.25;
@@ -173,7 +173,8 @@ TEST(EinsumPlan, SumsALetterOfOneOperandOnceOrInItsDType) {
   EXPECT_TRUE(Compat::Original().einsum_sums_in_dtype);
 }
 
-// Letters that occur once are summed first, then the diagonal: 1 + (2^-8 + 2^-8). Row-major it were 1.
+// Letters that occur once are summed first, then the diagonal: 1 + (2^-8 + 2^-8). Summed in row-major order it would be
+// 1.
 TEST(EinsumPlan, SumsInDTypeTakeDiagonalsLast) {
   const Array x = Cast(Array::Of<float>({1, 0, 9, 9, 9, 9, 0x1p-8f, 0x1p-8f}, {2, 2, 2}), DType::kBF16);
   const Array one = Cast(Array::Of<float>({1}, {1}), DType::kBF16);
@@ -196,7 +197,7 @@ TEST(EinsumPlan, ConvertsOperandsOfDifferentDTypes) {
   EXPECT_TRUE(BitEqual(product, Array::Of<float>({-5, -256, 384, 16123}, {2, 2})));
 }
 
-// A weight's stored tensor keeps the layout of the weight whichever side of the product it becomes.
+// A weight's stored tensor keeps the layout of the weight on either side of the product.
 TEST(EinsumPlan, TakesStoredTensorsInTheLayoutOfTheOperand) {
   const DotGeneral config = DotGeneralMake(8, 4);
   const Array lhs = RandomArray(DType::kF32, {5, 6}, 1), rhs = RandomArray(DType::kF32, {4, 5}, 2);

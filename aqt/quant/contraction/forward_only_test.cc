@@ -27,7 +27,7 @@ namespace {
 
 const PlanOptions kForwardOnly{.passes = PlanPasses::kForwardOnly};
 
-// 8 bits everywhere, with noise, state and a flag in the backward passes, and local_aqt that fits no shape.
+// 8 bits everywhere, with noise, state and a flag in the backward passes, and a local_aqt that fits no shape.
 DotGeneral IllegalBackward() {
   DotGeneral config = FullyQuantized();
   config.dlhs.lhs.quantizer.calibration = MeanOfAbsMax{};
@@ -75,7 +75,7 @@ TEST(ForwardOnly, DotGeneralTakesAnIllegalBackwardConfiguration) {
   EXPECT_TRUE(BitEqual(std::move(out).Build(), std::move(expected).Build()));
 }
 
-// Errors in the forward pass are still refused.
+// Errors in the forward pass are still reported.
 TEST(ForwardOnly, ChecksTheForwardConfiguration) {
   DotGeneral config = IllegalBackward();
   config.fwd.rhs.use_fwd_quant = true;

@@ -57,8 +57,7 @@ TEST(LocalTiling, NothingIsCutWithoutContractingAxes) {
   EXPECT_FALSE(split->has_value());
 }
 
-// One number is a thousand times the others: in one part it swallows 1270 and 10, in two parts they get their own
-// scale.
+// One number is a thousand times the others: in one part it absorbs 1270 and 10, in two parts they get their own scale.
 TEST(LocalAqtTest, SmallPartsKeepTheirPrecision) {
   const Array lhs = Array::Of<float>({1270, 10, 1.27e6f, 1e4f}, {4, 1}), rhs = Array::Of<float>({1}, {1, 1});
   const Array ones = Array::Of<float>({1, 1, 1, 1}, {4, 1});
@@ -76,8 +75,8 @@ TEST(LocalAqtTest, SmallPartsKeepTheirPrecision) {
   }
 }
 
-// Parts 1, 2^-9, 2^-9 and 2^-9 in bf16, of 8 bits: added in bf16 each 2^-9 would be lost (ties to even), in f32 they
-// are 1.005859375, which rounds to 1.0078125.
+// Parts 1, 2^-9, 2^-9 and 2^-9 in bf16 with 8 bits. Added in bf16, each 2^-9 would be lost (ties to even); added in f32
+// they give 1.005859375, which rounds to 1.0078125.
 TEST(LocalAqtTest, PartsAreSummedInF32AndRoundedOnce) {
   const Array lhs = Cast(Array::Of<float>({1, 1, 1, 1}, {4, 1}), DType::kBF16);
   const Array rhs = Cast(Array::Of<float>({1}, {1, 1}), DType::kBF16);

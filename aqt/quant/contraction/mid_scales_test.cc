@@ -1,4 +1,4 @@
-// DotGeneralRaw::lhs_mid_alpha and rhs_mid_alpha by hand.
+// DotGeneralRaw::lhs_mid_alpha and rhs_mid_alpha, checked by hand.
 
 #include "aqt/quant/contraction/dot_general.h"
 
@@ -21,7 +21,7 @@ namespace aqt {
 namespace {
 
 // AQT's example: two batches whose operands vary along K in opposite ways; binary values, powers of two,
-// preserve_max_val. The rows are balanced exactly by mid scales with alpha 0.5.
+// preserve_max_val. Mid scales with alpha 0.5 balance the rows exactly.
 TEST(DotGeneral, MidScales) {
   const Array a = Array::Of<float>({1, 2, 4, 1, 4, 16}, {2, 3}), b = Array::Of<float>({4, 2, 1, 16, 4, 1}, {2, 3});
   const DotDims dims{.lhs_contracting = {1}, .rhs_contracting = {1}, .lhs_batch = {0}, .rhs_batch = {0}};
@@ -70,18 +70,18 @@ TEST(DotGeneral, MidScalesWithForwardQuantization) {
     }
     return std::sqrt(error / signal);
   };
-  // A qvalue is within 1/255 of the largest of its group, which is some three times a typical element.
+  // A qvalue is within 1/255 of the largest of its group, which is about three times a typical element.
   EXPECT_LT(error(got->dlhs, exact.dlhs), 0.02);
   EXPECT_LT(error(got->drhs, exact.drhs), 0.02);
 }
 
-// On random data the original, which quantizes other operands than it calibrated for, is worse.
+// On random data the original, which does not quantize the operands that it calibrated for, is worse.
 TEST(DotGeneral, MidScalesHelp) {
   const int64_t m = 8, k = 64, n = 8;
   Array lhs = RandomArray(DType::kF32, {m, k}, 1);
   const Array rhs = RandomArray(DType::kF32, {k, n}, 2);
   std::vector<float> outliers(lhs.View<float>().begin(), lhs.View<float>().end());
-  for (int64_t i = 0; i < m; ++i) outliers[i * k + 3] *= 100;  // one loud channel
+  for (int64_t i = 0; i < m; ++i) outliers[i * k + 3] *= 100;  // one channel with outliers
   lhs = Array::FromSpan<float>(outliers, {m, k});
   const Array exact = *QuantizedDotGeneral(DefaultUnquantizedConfig(), lhs, rhs, MatMulDims());
   DotGeneral config = DotGeneralMake(8, 8, {.use_fwd_quant = false});

@@ -1,4 +1,4 @@
-// Every kind of operand can be prepared: a call then packs nothing of it, and gives the bits of the float operand.
+// Every kind of operand can be prepared: a call then does not pack it, and gives the bits of the float operand.
 
 #include <algorithm>
 #include <cstdint>
@@ -34,11 +34,11 @@ struct Kind {
   std::string name;
   DotGeneral config;
   DType dtype = DType::kF32;
-  bool floats_become_digits = false;  // of lhs, in each call
+  bool floats_become_digits = false;  // of lhs, in every call
 };
 
 // Serving configurations of every operand kind: integers of all widths, 8-bit floats, weights only, floats, dequantized
-// before or after the product, with the accumulators that change how the operands are converted.
+// before or after the product, with accumulators that change how the operands are converted.
 std::vector<Kind> Kinds() {
   std::vector<Kind> kinds;
   const auto add = [&](const std::string& name, const DotGeneral& config) {
@@ -173,7 +173,7 @@ TEST(PreparedKinds, BatchesOfOtherSizesShareThem) {
   }
 }
 
-// dot_operand.h says how many bytes an element takes; rows are padded to whole panels of 32 or 64.
+// dot_operand.h states the bytes per element; rows are padded to whole panels of 32 or 64.
 TEST(PreparedKinds, TheirSizesAreAsStated) {
   const Aval lhs{DType::kF32, {1, 64}};
   const Array rhs = RandomArray(DType::kF32, {64, 128}, 1);
@@ -190,7 +190,7 @@ TEST(PreparedKinds, TheirSizesAreAsStated) {
   EXPECT_EQ(bytes(fp8), 4 * n);
 }
 
-// An operand that takes the other side's scales differs from call to call.
+// An operand that is multiplied by the other side's scales differs from call to call.
 TEST(PreparedKinds, OperandsThatOtherScalesChangeAreNotPacked) {
   DotGeneral config = DotGeneralMake(8, std::nullopt);
   config.fwd.lhs.calibration_mode = CalibrationMode::kRemainingAxis;
@@ -237,7 +237,7 @@ TEST(PreparedKinds, CallsThatNeedValuesSaySo) {
                 "[8,4]"));
 }
 
-// A plan does not check again what it prepared itself, but for the side that it prepared it for.
+// A plan does not recheck an operand that it prepared itself, except for its side.
 TEST(PreparedKinds, OfTheOtherSideIsAnError) {
   const Array square = RandomArray(DType::kF32, {5, 5}, 1);
   const DotGeneralPlan plan = *DotGeneralPlan::Make(DotGeneralMake(8, 8), square.aval(), square.aval(), MatMulDims());
@@ -263,7 +263,7 @@ TEST(PreparedKinds, SmallScales) {
     static_cast<float*>(scale.data())[77] = small;
     qtensor.scale = {std::move(scale).Build()};
     const PreparedOperand packed = *plan.Prepare(Side::kRhs, qtensor);
-    Recorder recorder;  // takes the general way
+    Recorder recorder;  // takes the general path
     ArrayBuilder want(plan.out_aval()), got(plan.out_aval());
     ASSERT_EQ(plan.Forward(lhs, packed, {}, want.ref(), nullptr, {.observer = &recorder}), absl::OkStatus());
     ASSERT_EQ(plan.Forward(lhs, packed, {}, got.ref()), absl::OkStatus());
@@ -271,7 +271,7 @@ TEST(PreparedKinds, SmallScales) {
   }
 }
 
-// A float operand that is prepared is still the float operand: gradients flow.
+// A prepared float operand is still a float operand: gradients flow.
 TEST(PreparedKinds, GradientsOfFloatOperands) {
   const Array lhs = RandomArray(DType::kF32, {4, 8}, 1), rhs = RandomArray(DType::kF32, {8, 5}, 2);
   const Array g = RandomArray(DType::kF32, {4, 5}, 3);

@@ -36,7 +36,7 @@ TEST(Prepare, GivesTheSameBitsAsTheFloatOperand) {
     const Array expected = std::move(want).Build();
     const absl::StatusOr<PreparedOperand> weights = plan->Prepare(Side::kRhs, rhs);
     ASSERT_TRUE(weights.ok()) << weights.status();
-    for (const kernels::Target target : kernels::SupportedTargets()) {  // also those it was not packed for
+    for (const kernels::Target target : kernels::SupportedTargets()) {  // including targets it was not packed for
       if (config.fwd.dg_accumulator_dtype != DType::kS32 && target != kernels::BestTarget()) continue;
       ASSERT_TRUE(OnTarget(*plan, target).Forward(lhs, *weights, {}, got.ref()).ok());
       EXPECT_TRUE(SameValues(Array::CopyOf(got.ref()), expected)) << target;
@@ -51,7 +51,7 @@ TEST(Prepare, GivesTheSameBitsAsTheFloatOperand) {
   }
 }
 
-// A masked tensor equals one with zeros at the masked places, dequantized before the product or after it.
+// A masked tensor equals one with zeros at the masked positions, dequantized before the product or after it.
 TEST(Prepare, TakesASparsityMask) {
   const Array lhs = RandomArray(DType::kF32, {4, 8}, 1), rhs = RandomArray(DType::kF32, {8, 5}, 2);
   DotGeneral fake = WithoutNoise();
@@ -160,7 +160,7 @@ TEST(Prepare, RefusesTensorsThatDoNotFit) {
             absl::InvalidArgumentError("DotGeneral: the tensor for fwd.rhs: this side is not quantized"));
 }
 
-// Every form of a given operand, against the float operand that it replaces.
+// Every form of a prepared operand, against the float operand that it replaces.
 TEST(Prepare, Gradients) {
   const Array lhs = RandomArray(DType::kF32, {4, 8}, 1), weights = RandomArray(DType::kF32, {8, 5}, 2);
   const Array g = RandomArray(DType::kF32, {4, 5}, 3);

@@ -1,4 +1,4 @@
-// Random ragged contractions: AQT_TEST_SEED=N AQT_TEST_CASES=1 repeats a failing one.
+// Random ragged contractions. AQT_TEST_SEED=N AQT_TEST_CASES=1 repeats a failing case.
 
 #include "aqt/quant/contraction/ragged_dot.h"
 #include "aqt/quant/config/semantics.h"
@@ -159,7 +159,7 @@ TEST(RaggedProperty, PlanEqualsReference) {
       sizes.push_back(random.OneIn(3) ? 0 : random.Below(9));
       rows += sizes.back();
     }
-    if (groups > 0 && random.OneIn(6)) sizes[random.Below(groups)] += 3;  // perhaps beyond lhs
+    if (groups > 0 && random.OneIn(6)) sizes[random.Below(groups)] += 3;  // may exceed lhs
     const DType dtype = random.Pick({DType::kF32, DType::kF32, DType::kBF16, DType::kF16});
     const Array lhs = RandomArray(dtype, {rows, k}, random.Bits()),
                 rhs = RandomArray(dtype, {groups, k, n}, random.Bits());
@@ -208,7 +208,7 @@ TEST(RaggedProperty, PlanEqualsReference) {
   }
 }
 
-// One group of all rows is a DotGeneral, noise and gradients included, in every mode that both take.
+// One group with all rows is a DotGeneral, including noise and gradients, in every mode that both support.
 TEST(RaggedProperty, OneGroupIsDotGeneral) {
   for (int64_t seed = 1; seed <= 60; ++seed) {
     Generator random(static_cast<uint64_t>(seed));
@@ -256,7 +256,7 @@ TEST(RaggedGradient, UnquantizedEqualsDifferences) {
   }
 }
 
-// Rows beyond the groups give zero whatever they hold.
+// Rows beyond the groups give zero for any content.
 TEST(RaggedDotPlan, RowsOfNoGroupAreZero) {
   std::vector<float> values(3 * 4, 1.0f);
   for (int i = 8; i < 12; ++i) values[i] = std::numeric_limits<float>::quiet_NaN();
@@ -293,12 +293,11 @@ TEST(RaggedDotPlan, ModesOfAFloatRhsHaveNoEffect) {
   EXPECT_TRUE(BitEqual(*got, want));
 }
 
-// A row's result depends only on its group's matrix, not on its neighbours.
+// A row's result depends only on its group's matrix, not on other rows.
 TEST(RaggedDotPlan, ARowAloneAndAmongOthers) {
   const Array lhs = RandomArray(DType::kF32, {9, 40}, 1), rhs = RandomArray(DType::kF32, {3, 40, 17}, 2);
   const std::vector<int64_t> sizes = {4, 0, 5};
-  const PlanOptions options{
-      .semantics = {.arithmetic = Arithmetic::kIeee}};  // XLA's rule divides where there is one row
+  const PlanOptions options{.semantics = {.arithmetic = Arithmetic::kIeee}};  // XLA's rule divides if there is one row
   for (const Bits bits : {Bits(8), Bits(std::nullopt)}) {
     const DotGeneral config = DotGeneralMake(bits, 8, {.use_fwd_quant = false});
     const Array all = *QuantizedRaggedDot(config, lhs, rhs, sizes, {}, options);

@@ -1,4 +1,4 @@
-// Memory of intermediates: planned, shared by all plans of a thread, and bounded.
+// Memory of intermediates is planned, bounded, and shared by all plans of a thread.
 
 #include "aqt/quant/contraction/scratch.h"
 
@@ -80,13 +80,13 @@ TEST(SlotSizes, TakeTheLargestOfEachSlot) {
   EXPECT_EQ(sizes.Total(), 128 + 64);
 }
 
-// Bytes that the program holds; 0 under a sanitizer, whose allocator keeps its own books.
+// Bytes that the program holds; 0 under a sanitizer, which has its own allocator.
 int64_t HeapBytes() {
   const struct mallinfo2 info = mallinfo2();
   return static_cast<int64_t>(info.uordblks + info.hblkhd);
 }
 
-// A plan holds its configuration and what it has decided, not the memory of its calls.
+// A plan holds its configuration and its decisions, not the memory of its calls.
 TEST(Scratch, AHundredPlansNeedNoMoreThanOne) {
   constexpr int64_t kPlan = 32 << 10;
   const Array lhs = RandomArray(DType::kF32, {512, 512}, 1), rhs = RandomArray(DType::kF32, {512, 512}, 2),
@@ -108,7 +108,7 @@ TEST(Scratch, AHundredPlansNeedNoMoreThanOne) {
   EXPECT_LT(HeapBytes() - heap_of_one, 99 * kPlan);
 }
 
-// What calls took is what was planned. Without Residuals they take more: those hold qvalues and scales.
+// Calls take exactly the planned memory. Without Residuals, which hold qvalues and scales, they take more.
 template <class Plan, class Run>
 void ExpectPlanned(const std::string& name, const absl::StatusOr<Plan>& plan, Run run) {
   ASSERT_TRUE(plan.ok()) << name << ": " << plan.status();
@@ -255,7 +255,7 @@ TEST(ScratchBytes, APreparedWeightTakesNoPanels) {
   EXPECT_GT(plan.scratch_bytes(), 512 * 512);
 }
 
-// An observer that contracts, too.
+// An observer that runs a contraction itself.
 TEST(Scratch, AnObserverMayRunAPlan) {
   class Contracts final : public Observer {
    public:

@@ -1,5 +1,5 @@
-// Plans for shapes that no array can have: each is refused before anything is computed from a sum or product that has
-// wrapped around. Run it with --config=ubsan, too, where each unchecked one is an error.
+// Plans for shapes that no array can have: each is rejected before anything is computed from an overflowed sum or
+// product. Also run it with --config=ubsan, where every unchecked overflow is an error.
 
 #include <cstdint>
 #include <limits>
@@ -54,7 +54,7 @@ TEST(ShapeOverflowTest, DotGeneral) {
   EXPECT_THAT(Dot({k20, k20}, {k20, k20}, DefaultUnquantizedConfig()), IsOk());
 }
 
-// 2^40 rows without an element: nothing is packed or reserved for them.
+// 2^40 rows without elements: nothing is packed or reserved for them.
 TEST(ShapeOverflowTest, OperandsWithoutElements) {
   const Array lhs = Array::Zeros(DType::kF32, {0, 0}), rhs = Array::Zeros(DType::kF32, {0, k40});
   for (const DotGeneral& config : {DefaultUnquantizedConfig(), DotGeneralMake(8, std::nullopt)}) {
@@ -70,7 +70,7 @@ TEST(ShapeOverflowTest, OperandsWithoutElements) {
   }
 }
 
-// Tiles and shards are axes of the other operand and of the product.
+// Tiles and shards are also axes of the other operand and of the product.
 TEST(ShapeOverflowTest, TilesAndShards) {
   DotGeneral tiled = DefaultUnquantizedConfig();
   tiled.tiling = DotTiling{.lhs = {.contraction_axes = {{.axis = 1, .tile_size = 1}}},
@@ -115,7 +115,7 @@ TEST(ShapeOverflowTest, EinsumAndRagged) {
   std::vector<float> y(4);
   const MutableArrayRef out(y.data(), {4, 1});
   EXPECT_THAT(plan->Forward(lhs, rhs, {kMin, kMax}, {}, out), FailsWith(kInvalid, {"group_sizes"}));
-  // 2^63 - 1 + 2^63 - 1 + ... would wrap to a small sum; groups end with lhs.
+  // 2^63 - 1 + 2^63 - 1 + ... would wrap to a small sum; groups are cut off at the end of lhs.
   for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{kMax, kMax}, {k62, k62}}) {
     EXPECT_THAT(plan->Forward(lhs, rhs, sizes, {}, out), IsOk());
     EXPECT_THAT(y, ::testing::ElementsAre(1, 2, 3, 4));
@@ -146,7 +146,7 @@ TEST(ShapeOverflowTest, Convolutions) {
     EXPECT_THAT(conv(lhs, {3, 2, n}, {}), FailsWith(kInvalid, {"rhs", kLarge}));
     EXPECT_THAT(conv(lhs, rhs, {.feature_group_count = n}), FailsWith(kInvalid, {"feature_group_count"}));
   }
-  // Each number is legal, but not their combination.
+  // Each number is legal, but their combination is not.
   const ConvDims wide{.padding = ConvPadding::kExplicit, .explicit_padding = {{k40, k40}}};
   EXPECT_THAT(conv({k20, 4, 2}, rhs, wide), FailsWith(kInvalid, {kLarge}));
   EXPECT_THAT(conv({k40, 4, 2}, {3, 2, k20}, {}), FailsWith(kInvalid, {kLarge}));

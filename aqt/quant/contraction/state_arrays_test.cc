@@ -1,4 +1,4 @@
-// Calibrations with state in einsums, convolutions and ragged contractions; dot_general_state_test.cc has DotGeneral.
+// Calibrations with state in einsums, convolutions and ragged contractions; dot_general_state_test.cc tests DotGeneral.
 
 #include "aqt/quant/config/state_arrays.h"
 
@@ -30,7 +30,7 @@ namespace {
 
 const Context kCalibrate{.quant_mode = QuantMode::kCalibrate};
 
-// The arrays of the first call, updated in place.
+// The statistics of the first call, updated in place.
 struct State {
   explicit State(absl::Span<const StateSlot> slots) {
     for (const StateSlot& slot : slots) {
@@ -58,7 +58,7 @@ struct State {
   std::vector<MutableArrayRef> updated;
 };
 
-// What CalibrateWithState gives for one tensor after it has seen `tensors`; the state of the plan must be the same.
+// The result of CalibrateWithState for one tensor after `tensors`; checks that the state of the plan is the same.
 QTensor Calibrated(const Quantizer& quantizer, absl::Span<const Array> tensors, const Axes& axes, const State& state,
                    const std::string& operand) {
   CalibratedTensor result;
@@ -71,7 +71,7 @@ QTensor Calibrated(const Quantizer& quantizer, absl::Span<const Array> tensors, 
   return result.qtensor;
 }
 
-// Two calibrated batches; `forward` runs one, `with_scales` the second with scales that are given.
+// Calibrates two batches. `forward` runs one; `with_scales` runs the second with given scales.
 template <class Plan, class Forward, class WithScales>
 void ExpectStateIsThatOfTheOperands(const Plan& plan, absl::Span<const StateSlot> slots, const Quantizer& lhs_quantizer,
                                     const Quantizer& rhs_quantizer, const Axes& lhs_axes, const Axes& rhs_axes,
@@ -82,7 +82,7 @@ void ExpectStateIsThatOfTheOperands(const Plan& plan, absl::Span<const StateSlot
                        RandomArray(DType::kF32, plan.rhs_aval().shape, 4)};
   State state(slots);
   ArrayBuilder out(plan.out_aval()), want(plan.out_aval());
-  // Without statistics the error says so.
+  // Missing statistics are reported.
   const absl::Status missing = forward(lhs[0], rhs[0], out.ref(), StateArrays());
   EXPECT_EQ(missing.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_NE(missing.message().find("has a calibration with state: pass StateArrays with"), std::string::npos)
@@ -147,7 +147,7 @@ TEST(StateArrays, ConvGeneral) {
   EXPECT_EQ(status.message().substr(0, 22), "conv_general: fwd.lhs:") << status;
 }
 
-// The operands of the product are exchanged: its fwd.rhs is the first one of the equation.
+// The operands of the product are exchanged: its fwd.rhs is the first operand of the equation.
 TEST(StateArrays, EinsumThatExchangesItsOperands) {
   DotGeneral config = DotGeneralMake(8, 8);
   config.fwd.lhs.quantizer.calibration = MeanOfAbsMax{};

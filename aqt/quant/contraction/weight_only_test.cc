@@ -71,7 +71,7 @@ struct TiledProblem {
   std::vector<std::pair<char, int64_t>> tiles;
 };
 
-// The tiles of k become groups of the kernel. An observer asks for the products of the tiles, which are then summed.
+// The tiles of k become groups of the kernel. With an observer the products of the tiles are stored and then summed.
 TEST(WeightOnly, TilesOfKInOneProduct) {
   const DotDims batched{.lhs_contracting = {2}, .rhs_contracting = {1}, .lhs_batch = {0}, .rhs_batch = {0}};
   const DotDims crossed{.lhs_contracting = {2, 3}, .rhs_contracting = {1, 0}};
@@ -131,7 +131,7 @@ TEST(WeightOnly, TheOriginalSumsFloats) {
   EXPECT_FALSE(BitEqual(Forward(Plan(8, x, w, original), x, w), Forward(Plan(8, x, w), x, w)));
 }
 
-// What aqtp 0.9.0 gives.
+// Recorded from aqtp 0.9.0.
 TEST(WeightOnly, OneProductOfTheOriginal) {
   const PlanOptions original{.semantics = {.compat = Compat::Original()}};
   const Array x = Array::Of<float>({1, 1, 1e-9f}, {1, 3}), w = Array::Of<float>({0, 0, 1}, {3, 1});
@@ -140,7 +140,7 @@ TEST(WeightOnly, OneProductOfTheOriginal) {
   EXPECT_EQ(Forward(Plan(8, y, one, original), y, one).View<float>()[0], 0.09960784763f);
 }
 
-// An element of a row of up to 128 is kept however small it is beside the others; of a longer one it is not.
+// In a row of up to 128 elements, each is kept however small it is relative to the others; in a longer row it is not.
 TEST(WeightOnly, SmallElementsOfShortRows) {
   for (const int64_t k : {2, 70, 128, 256}) {
     ArrayBuilder lhs(Aval{DType::kF32, {1, k}}), rhs(Aval{DType::kF32, {k, 1}});

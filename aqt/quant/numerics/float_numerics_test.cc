@@ -21,8 +21,8 @@
 namespace aqt {
 namespace {
 
-// Only a rounded value that is NaN is beyond the bound. In bf16 the gradient is multiplied, which turns a subnormal
-// into zero. Recorded from aqtp 0.9.0.
+// Only a value that rounds to NaN is beyond the bound. In bf16 the gradient is multiplied, which turns a subnormal into
+// zero. Recorded from aqtp 0.9.0.
 TEST(Fp, ClippedGradient) {
   const std::vector<float> y{kNaN, 0.25f, 100}, g{2, 8.4e-40f, 3};
   const Fp keeps_nan{.format = {.nexp = 0, .nmant = 5}, .clip_gradient = true};
@@ -74,7 +74,7 @@ TEST(Fp8, RowsRoundLikeSingleValues) {
     std::mt19937 random(7);
     std::vector<float> values;
     for (int i = 0; i < 20000; ++i) {
-      // Every third has few bits, so that ties are among them.
+      // Every third value has few bits, so that there are ties.
       const uint32_t bits = static_cast<uint32_t>(random()) & (i % 3 == 0 ? 0xfff80000u : 0xffffffffu);
       const float v = __builtin_bit_cast(float, bits);
       if (!std::isnan(v) || i > 10000) values.push_back(v);
@@ -143,8 +143,8 @@ TEST(Fp, Bounds) {
   }
 }
 
-// Every bf16 number in every format, against the list of the format's values: the nearest one; of two equally near ones
-// the larger among the normal numbers, the even one below 1. With noise, one of the two neighbours.
+// Every bf16 number in every format, against the list of the format's values: it rounds to the nearest one; ties go to
+// the larger value among normal numbers and to the even one below 1. With noise it rounds to one of its two neighbours.
 TEST(Fp, EveryFormatRoundsToANeighbour) {
   std::vector<float> x;
   for (uint32_t code = 0; code < 0x10000; ++code) {
@@ -186,7 +186,7 @@ TEST(Fp, EveryFormatRoundsToANeighbour) {
 }
 
 TEST(Fp, Ties) {
-  // Away from zero among the normal numbers, to even among the subnormal ones.
+  // Ties go away from zero among normal numbers and to even among subnormal ones.
   const Fp e2m1{.format = {.nexp = 2, .nmant = 1}};
   EXPECT_EQ(Forward(e2m1, {1.25f, 2.5f, 5, 0.25f, 0.75f, -1.25f, 0.24f, 0}),
             (std::vector<float>{1.5f, 3, 6, 0, 1, -1.5f, 0, 0}));
@@ -201,7 +201,7 @@ TEST(Fp, Radix4) {
   EXPECT_EQ(QuantBound(n), 64);
   EXPECT_EQ(Forward(n, {.0097046f, .009765625f, .0390625f, .15625f, .625f, 2.5f, 10, 40, -40, 1e30f, 0}),
             (std::vector<float>{0, 0x1p-6f, 0x1p-4f, .25f, 1, 4, 16, 64, -64, 64, 0}));
-  // Every bf16 number lies between two of the boundaries 0.625 * 4^e, which belong to the larger value.
+  // Every bf16 number is between two of the boundaries 0.625 * 4^e, which round to the larger value.
   std::vector<float> x, want;
   for (uint32_t code = 0; code < 0x10000; ++code) {
     const float v = ToFloat(BFloat16{static_cast<uint16_t>(code)});
@@ -216,7 +216,7 @@ TEST(Fp, Radix4) {
   EXPECT_EQ(Forward(n, x), want);
 }
 
-// Recorded: a NaN stays one, and so does an infinity that rounds stochastically (inf - inf).
+// Recorded: a NaN stays NaN, and an infinity that rounds stochastically becomes NaN (inf - inf).
 TEST(Fp, Radix4KeepsNaN) {
   Fp n{.format = {.nexp = 3, .nmant = 0, .radix = 4}};
   const std::vector<float> nearest = Forward(n, {kNaN, -kNaN, kInf, -kInf});

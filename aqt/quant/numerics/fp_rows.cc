@@ -63,7 +63,7 @@ float RoundRadix4(bool stochastic, uint32_t random16, float x) {
   } else {
     magnitude *= 1.6f;
   }
-  // A NaN stays, and so does an infinity whose distance to the next power is drawn.
+  // NaN for a NaN, and for an infinity whose distance to the next power is drawn (inf - inf).
   if (std::isnan(magnitude)) return magnitude;
   const int e = FloorLog4(magnitude);
   return e < -3 ? 0.0f : std::copysign(std::ldexp(1.0f, 2 * e), x);

@@ -24,7 +24,7 @@ using ::aqt::testing::Random;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// Numbers around `size`, and now and then a special one.
+// Numbers around `size`, with occasional special values.
 Array Numbers(DType dtype, const Shape& shape, float size, Random& random) {
   const float specials[] = {std::numeric_limits<float>::quiet_NaN(), kInfinity, -kInfinity, 0x1p-140f, -0.0f, 3e38f};
   std::vector<float> values(shape.num_elements());
@@ -35,7 +35,7 @@ Array Numbers(DType dtype, const Shape& shape, float size, Random& random) {
   return Cast(Array::FromSpan<float>(values, shape), dtype);
 }
 
-// Without a mask the kernel for matrices quantizes; with one the rows are computed step by step.
+// Without a mask the matrix kernel quantizes; with one the rows are computed step by step.
 TEST(QuantizeIntoTest, TheKernelHasTheBitsOfTheSteps) {
   Random random(1);
   for (int i = 0; i < 400; ++i) {
@@ -50,7 +50,7 @@ TEST(QuantizeIntoTest, TheKernelHasTheBitsOfTheSteps) {
     }
     const float size = std::array{1.0f, 0x1p-126f, 0x1p-20f, 1000.0f}[random.Below(4)];
     const Array x = Numbers(dtype, shape, size, random), scale = Numbers(dtype, scale_shape, size / 50, random);
-    // Half of the arrays are read along other axes than they are stored.
+    // Half of the arrays are read along different axes than they are stored.
     Strides strides = DenseStrides(shape);
     Shape read = shape, read_scale = scale_shape;
     Strides scale_strides = DenseStrides(scale_shape);

@@ -99,18 +99,18 @@ TEST(IntSymmetric, GradientPassesOrIsMasked) {
   const std::vector<float> y{-128, -127, 0, 127, 127.001f, kNaN}, g{1, 2, 3, 4, 5, 6};
   EXPECT_EQ(Backward(IntSymmetric{}, y, g), g);
   EXPECT_EQ(Backward(IntSymmetric{.clip_gradient = true}, y, g), (std::vector<float>{0, 2, 3, 4, 0, 0}));
-  // By default the mask chooses; with IEEE arithmetic it is a factor and does not hide a NaN.
+  // By default the mask selects; with IEEE arithmetic it is a factor and does not hide a NaN.
   const std::vector<float> clipped{500}, nan{kNaN};
   EXPECT_EQ(Backward(IntSymmetric{.clip_gradient = true}, clipped, nan)[0], 0);
   const absl::StatusOr<Array> product = NumericsBackward(
       IntSymmetric{.clip_gradient = true}, ArrayRef(clipped.data(), {1}), ArrayRef(nan.data(), {1}), Arithmetic::kIeee);
   EXPECT_TRUE(std::isnan(product->View<float>()[0]));
-  // It copies the gradient, and so keeps a subnormal one (recorded from aqtp 0.9.0).
+  // Selecting copies the gradient and so keeps a subnormal (recorded from aqtp 0.9.0).
   EXPECT_EQ(Backward(IntSymmetric{.clip_gradient = true}, {5}, {8.4e-40f})[0], 8.4e-40f);
 }
 
-// The formula, for every number of bits with every switch and container, in and beyond the range, at the ties and at
-// their neighbours.
+// The formula, for every number of bits with every option and container, in and beyond the range, at ties and next to
+// them.
 TEST(IntSymmetric, EveryWidthWithEverySwitch) {
   for (int bits = 1; bits <= 22; ++bits) {
     for (int switches = 0; switches < 32; ++switches) {
@@ -238,7 +238,7 @@ TEST(Validate, NamesWhatIsWrong) {
   }
 }
 
-// What AQT 0.9.0 gives for these values in each container.
+// Results of AQT 0.9.0 for these values in each container.
 TEST(IntSymmetric, Containers) {
   const std::vector<float> y = {-3000, -300, -129.5f, -8.5f, -2, -0.75f, 0, 0.25f, 1.5f, 7.5f, 127.5f, 200, 3000};
   const auto q = [&](int bits, bool preserve_zero, DType container) {
@@ -260,7 +260,7 @@ TEST(IntSymmetric, Containers) {
   EXPECT_EQ(q(12, true, DType::kS8), (Floats{-128, -128, -128, -8, -2, -1, 0, 0, 2, 8, 127, 127, 127}));
   EXPECT_EQ(q(8, true, DType::kS4), (Floats{-8, -8, -8, -8, -2, -1, 0, 0, 2, 7, 7, 7, 7}));
   EXPECT_EQ(q(8, true, DType::kS2), (Floats{-2, -2, -2, -2, -2, -1, 0, 0, 1, 1, 1, 1, 1}));
-  // Half-integers in an integer container: the halves are cut off.
+  // Half-integers in an integer container are truncated.
   EXPECT_EQ(q(8, false, DType::kF32),
             (Floats{-127.5f, -127.5f, -127.5f, -8.5f, -1.5f, -0.5f, 0.5f, 0.5f, 1.5f, 7.5f, 127.5f, 127.5f, 127.5f}));
   EXPECT_EQ(q(8, false, DType::kS8), (Floats{-127, -127, -127, -8, -1, 0, 0, 0, 1, 7, 127, 127, 127}));

@@ -17,13 +17,13 @@
 namespace aqt::internal {
 namespace {
 
-// One largest magnitude: a kernel reads dense numbers, a loop those with strides. Both give the same.
+// A single largest magnitude: a kernel reads dense numbers, a loop strided ones. Both give the same.
 TEST(AbsMaxIntoTest, DenseOrNotIsTheSame) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     for (const Shape& shape : {Shape{1, 1}, Shape{3, 5}, Shape{37, 129}, Shape{0, 4}}) {
       for (const float special : {0.0f, -900.0f, 0x1p-130f, nan}) {
-        const bool is_tiny = special == 0x1p-130f;  // counts as zero, but of f16, where it is zero
+        const bool is_tiny = special == 0x1p-130f;  // counts as zero; in f16 it is zero
         const double size = is_tiny ? 0 : 8;
         const Array numbers = ::aqt::testing::RandomArray({DType::kF32, shape}, 5, -size, size);
         std::vector<float> values(numbers.View<float>().begin(), numbers.View<float>().end());
@@ -49,7 +49,7 @@ TEST(AbsMaxIntoTest, DenseOrNotIsTheSame) {
   }
 }
 
-// Groups of any axes, with special numbers now and then, element by element.
+// Groups of any axes, with occasional special numbers, checked element by element.
 TEST(AbsMaxIntoTest, GroupsOfAnyAxes) {
   ::aqt::testing::Random random(3);
   const float specials[] = {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity(), 0x1p-140f,
@@ -90,8 +90,8 @@ TEST(AbsMaxIntoTest, GroupsOfAnyAxes) {
   }
 }
 
-// Each code of 8-bit floats, contiguous and with strides, gives the bits of the conversion of one element, but for the
-// payload of a NaN. 256 codes and 7 more are not whole vectors.
+// Each code of 8-bit floats, contiguous and with strides, gives the bits of the conversion of one element, except for
+// the payload of a NaN. 256 + 7 codes are not a multiple of a vector.
 TEST(LoadRowTest, EightBitFloatsHaveTheBitsOfOneElement) {
   constexpr int64_t kCodes = 263;
   for (const int64_t stride : {1, 2, -3}) {

@@ -50,11 +50,11 @@ Array Batch(const Aval& aval, uint64_t seed, float factor = 1) {
   return Cast(std::move(values).Build(), aval.dtype);
 }
 
-// ---- the formulas of calibration.h in the plainest form, in double except for the roundings that they name
+// ---- the formulas of calibration.h in their simplest form, in double except for the roundings that they name
 
 using State = std::map<std::string, std::vector<double>>;
 
-// The number of the scale that belongs to element i of x.
+// The index of the scale of element i of x.
 int64_t GroupOf(const Shape& shape, const std::vector<bool>& shared, int64_t i) {
   int64_t group = 0, stride = 1;
   for (int64_t axis = shape.rank() - 1; axis >= 0; --axis) {
@@ -161,7 +161,7 @@ void ExpectNear(const std::vector<double>& got, const std::vector<double>& want,
   }
 }
 
-// Every kind of calibration over random shapes, axes, dtypes and modes, against the slow form; dense and transposed
+// Every kind of calibration with random shapes, axes, dtypes and modes, against the slow form. Dense and transposed
 // views give the same bits, and so does a state that was copied in between.
 TEST(Calibration, IsTheFormula) {
   for (uint64_t seed = 0; seed < 160; ++seed) {
@@ -273,15 +273,15 @@ TEST(DelayedScaling, HistoryOfFour) {
     state = std::move(result->state);
     EXPECT_EQ(state.at("bound").View<float>()[0], bounds[i]) << i;
   }
-  // Newest first, then the second newest at the end.
+  // The newest is first; the second newest is at the end.
   EXPECT_EQ(Doubles(state.at("amax_history")), (std::vector<double>{9, 6, 7, 8}));
-  // NaN is not a bound, either.
+  // NaN does not become the bound, either.
   state = CalibrateWithState(quantizer, state, Array::Of<float>({std::nanf(""), 1}, {2}), {})->state;
   EXPECT_EQ(CalibrateWithState(quantizer, state, Array::Of<float>({1, 1}, {2}), {})->state.at("bound").View<float>()[0],
             9);
 }
 
-// A history of one is the last call. Where it is 0 the last bound stays.
+// A history of length one holds the last call. If it is 0, the last bound stays.
 TEST(DelayedScaling, HistoryOfOneAndZeros) {
   const Quantizer quantizer = Int8(DelayedScaling{.amax_history_length = 1});
   CalibrationState state = *InitialCalibrationState(quantizer, {DType::kF32, {1}}, {});
@@ -352,7 +352,7 @@ TEST(MeanOfAbsMax, NoBatchSeen) {
   }
 }
 
-// After 2^31 - 1 batches the counter is full: the mean stays as it is.
+// After 2^31 - 1 batches the counter is full and the mean stays unchanged.
 TEST(MeanOfAbsMax, AFullCounterStays) {
   const Quantizer quantizer = Int8(MeanOfAbsMax{});
   const Aval x{DType::kF32, {2, 3}};
@@ -414,7 +414,7 @@ TEST(Calibration, Refuses) {
   EXPECT_EQ(InitialCalibrationState(mean, x, {2}).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-// A shape alone, as in a file, takes no memory that nobody has.
+// A shape alone, such as one from a file, must not cause an absurdly large allocation.
 TEST(Calibration, RefusesStatisticsThatNobodyCouldMean) {
   const Quantizer mean = Int8(MeanOfAbsMax{});
   const absl::Status status = InitialCalibrationState(mean, {DType::kF32, {int64_t{1} << 40, 2}}, {1}).status();

@@ -71,7 +71,7 @@ TilingState Groups(const Array& w, int64_t size) {
   return *TilingState::Make(w.shape(), {{.axis = 1, .tile_size = size}});
 }
 
-// (w - dequantized) H (w - dequantized)^T, its diagonal: the error of each row.
+// The diagonal of (w - dequantized) H (w - dequantized)^T: the error of each row.
 Eigen::VectorXd RowErrors(const Array& w, const QTensor& q, const Array& hessian) {
   const Matrix e = ToMatrix(w) - ToMatrix(*q.Dequantize());
   return (e * ToMatrix(hessian)).cwiseProduct(e).rowwise().sum();
@@ -98,7 +98,7 @@ TEST(GptqQuantize, NoRowIsWorseThanPlainRounding) {
     const QTensor nearest = Nearest(quantizer, w, options.tiling);
     const Eigen::VectorXd errors = RowErrors(w, result.weight, h), nearest_errors = RowErrors(w, nearest, h);
     for (int64_t r = 0; r < 24; ++r) EXPECT_LE(errors[r], nearest_errors[r]) << "row " << r << " of " << seed;
-    // Sums of 32 * 32 * 24 positive and negative products of f64; the forms are well away from 0.
+    // Sums of 32 * 32 * 24 positive and negative products of f64; the quadratic forms are well away from 0.
     EXPECT_NEAR(result.error, errors.sum(), 1e-9 * nearest_errors.sum());
     EXPECT_NEAR(result.nearest_error, nearest_errors.sum(), 1e-9 * nearest_errors.sum());
     log_ratio += std::log(result.error / result.nearest_error) / 20;
@@ -112,7 +112,7 @@ TEST(GptqQuantize, NoRowIsWorseThanPlainRounding) {
     pure_log_ratio += std::log(pure.error / pure.nearest_error) / 20;
   }
   EXPECT_EQ(rows, 20 * 24);
-  // It is GPTQ that helps, not the guard.
+  // GPTQ helps, not the guard.
   EXPECT_LT(std::exp(pure_log_ratio), 0.8);
   EXPECT_LE(log_ratio, pure_log_ratio);
   EXPECT_LT(kept, rows / 4);
@@ -137,9 +137,9 @@ TEST(GptqQuantize, AnIdentityHessianGivesPlainRounding) {
   }
 }
 
-// The slow obvious form: given how the features before j were rounded, the best real values of the others solve a
-// linear system, and feature j must have been rounded from its value there. No inverse is updated, no factor taken, and
-// errors do not accumulate from one feature to the next.
+// The slow obvious form: given the rounding of the features before j, the best real values of the others solve a linear
+// system, and feature j must have been rounded from its value there. No inverse is updated, no factor taken, and errors
+// do not accumulate from one feature to the next.
 TEST(GptqQuantize, EachFeatureIsRoundedFromItsBestValue) {
   constexpr int64_t kN = 20, kRows = 6;
   for (int seed = 0; seed < 12; ++seed) {
@@ -158,14 +158,14 @@ TEST(GptqQuantize, EachFeatureIsRoundedFromItsBestValue) {
     for (int64_t r = 0; r < kRows; ++r) {
       const LongVector e = (weights.row(r) - dequantized.row(r)).transpose().cast<long double>();
       for (int64_t j = 0; j < kN; ++j) {
-        // min over x of the form of (e[0..j), x): x = -D_FF^-1 D_FS e_S, and feature j is w_j - x_0.
+        // The minimum over x of the quadratic form at (e[0..j), x): x = -D_FF^-1 D_FS e_S, and feature j is w_j - x_0.
         const int64_t left = kN - j;
         LongVector x = LongVector::Zero(left);
         if (j > 0) x = -d.bottomRightCorner(left, left).ldlt().solve(d.bottomLeftCorner(left, j) * e.head(j));
         const double best = weights(r, j) - static_cast<double>(x[0]), y = best / scales(r, 0);
         const double clipped = std::min(std::max(y, -largest), largest);
-        // From f32 roundings of the value, of 1 / scale and of their product: 3 * 2^-24 relative, and as much for terms
-        // of second order. From f64: the solution's condition is at most that of D; kN^2 roundings of 2^-53 each, times
+        // f32 roundings of the value, of 1 / scale and of their product give 3 * 2^-24 relative, plus second-order
+        // terms within 2^-24. In f64 the solution's condition is at most that of D; kN^2 roundings of 2^-53 each, times
         // 8 for the constants of factorization, inversion and substitution.
         const double bound = 4 * 0x1p-24 * std::abs(y) +
                              8 * kN * kN * condition * 0x1p-53 * static_cast<double>(e.norm()) / scales(r, 0);
@@ -201,7 +201,7 @@ TEST(GptqQuantize, ActOrderIsThatOfThePermutedProblem) {
     EXPECT_EQ(ToMatrix(*got.weight.qvalue).col(order[i]), ToMatrix(*want.weight.qvalue).col(i));
 }
 
-// The axes of a kernel are moved and moved back without any effect.
+// Moving the axes of a kernel and moving them back has no effect.
 TEST(GptqQuantize, AnyPlaceOfTheFeatures) {
   const Array w = RandomArray({DType::kF32, {10, 24}}, 11), h = RandomHessian(24, 1e3, 12);
   const Quantizer quantizer = QuantizerMake(4);
@@ -314,7 +314,7 @@ TEST(GptqQuantize, Errors) {
     EXPECT_THAT(quantize(int4, w, Eye(4), {.percdamp = percdamp}),
                 FailsWith(kInvalid, {"percdamp", "expected a number >= 0"}));
   }
-  // Fewer inputs than features: damping decides.
+  // With fewer inputs than features, damping decides.
   const absl::StatusOr<HessianState> thin =
       UpdateHessian(HessianState::Zeros(4), Array::Of<float>({1, 2, 3, 4}, {1, 4}), {1});
   ASSERT_TRUE(thin.ok());

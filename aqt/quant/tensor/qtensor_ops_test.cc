@@ -39,7 +39,7 @@ QTensor Rows() {
           .scale = {Array::Of<float>({0.5f, 1, 2}, {3, 1})}};
 }
 
-// An operation refuses its input with this message.
+// Expects an operation to reject its input with this message.
 void ExpectRefused(const absl::Status& status, const std::string& message,
                    absl::StatusCode code = absl::StatusCode::kInvalidArgument) {
   EXPECT_EQ(status.code(), code);
@@ -83,7 +83,7 @@ TEST(At, IndexesValuesAndScales) {
   const absl::StatusOr<QTensor> row = At(Rows(), 2);
   ASSERT_TRUE(row.ok()) << row.status();
   EXPECT_TRUE(Same(*row, {.qvalue = Array::Of<int8_t>({20, 21, 22, 23}, {4}), .scale = {Array::Of<float>({2}, {1})}}));
-  // A scale that all rows share goes with each of them.
+  // A scale that all rows share is kept by each of them.
   QTensor shared = Rows();
   shared.scale = {Array::Of<float>({1, 2, 3, 4}, {1, 4})};
   EXPECT_TRUE(BitEqual(At(shared, 1)->scale[0], Array::Of<float>({1, 2, 3, 4}, {4})));
@@ -111,7 +111,7 @@ TEST(DynamicUpdateSlice, WritesWholeSlices) {
   ASSERT_TRUE(updated.ok()) << updated.status();
   EXPECT_TRUE(Same(*updated, {.qvalue = Array::Of<int8_t>({0, 1, 2, 3, -1, -2, -3, -4, 20, 21, 22, 23}, {3, 4}),
                               .scale = {Array::Of<float>({0.5f, 8, 2}, {3, 1})}}));
-  // A slice put back is the tensor again.
+  // Writing a slice back restores the tensor.
   EXPECT_TRUE(Same(*DynamicUpdateSlice(*updated, *DynamicSlice(Rows(), {1, 0}, {1, 4}), {1, 0}), Rows()));
 }
 

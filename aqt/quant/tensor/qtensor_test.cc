@@ -31,11 +31,11 @@ TEST(QTensor, ScaleBiasAndMask) {
   EXPECT_EQ(Floats(*full->Dequantize()), (std::vector<float>{1, -1, 3}));
 }
 
-// As in AQT a mask is an operand like the others: a wider float makes the product wider, an integer or bool does not.
+// As in AQT, a mask is an operand like the others: a wider float widens the product, an integer or bool does not.
 TEST(QTensor, MaskTakesPartInTheDType) {
   const Array x = Cast(Array::Of<float>({1.0f / 3, 1}, {2}), DType::kF16);
   const float third = Floats(x)[0];
-  const std::vector<float> exact = {third * third, 0};  // f32 holds the product of two f16
+  const std::vector<float> exact = {third * third, 0};  // exact in f32: products of two f16
   const std::vector<float> rounded = Floats(Cast(Array::FromSpan<float>(exact, {2}), DType::kF16));
   EXPECT_NE(exact, rounded);
   const std::pair<DType, DType> cases[] = {{DType::kF32, DType::kF32}, {DType::kBF16, DType::kF32},

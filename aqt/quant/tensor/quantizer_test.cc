@@ -133,7 +133,7 @@ float PercentileBound(const std::vector<float>& x, double percentile) {
   return std::round(Floats(qt->scale[0])[0] * 127.5f);
 }
 
-// Rank ceil(percentile / 100 * n) in ascending order, where the percentile means what its decimals say.
+// Rank ceil(percentile / 100 * n) in ascending order, with the percentile taken as its decimals state.
 TEST(Percentile, TakesTheNearestRank) {
   std::vector<float> x(1000);
   for (int i = 0; i < 1000; ++i) x[i] = static_cast<float>((i * 37 % 1000 + 1) * (i % 2 == 0 ? 1 : -1));  // 1 .. 1000
@@ -149,8 +149,8 @@ TEST(Percentile, TakesTheNearestRank) {
   EXPECT_EQ(PercentileBound({1e-40f, 1e-40f, 9}, 60), 1);  // subnormals are 0
 }
 
-// For each dtype and axes, with special values, dense and transposed; the groups agree with AbsMax of what is not above
-// the bound.
+// For each dtype and choice of axes, with special values, dense and transposed; the groups agree with AbsMax of the
+// values not above the bound.
 TEST(Percentile, HundredIsAbsMaxBitForBit) {
   const float specials[] = {0, -0.0f, 1e-40f, 6e-8f, 65504, INFINITY, -NAN};
   const RandomBits bits(MakeKey(7), 1000);
@@ -183,7 +183,7 @@ TEST(Percentile, HundredIsAbsMaxBitForBit) {
   EXPECT_EQ(Calibrate(quantizer, empty, {0})->scale[0].shape(), (Shape{1, 0}));
 }
 
-// An outlier decides over AbsMax and not over the percentile.
+// An outlier determines AbsMax but not the percentile.
 TEST(Percentile, ClipsAnOutlier) {
   std::vector<float> x(1024, 0.5f);
   x[77] = -100;
@@ -210,7 +210,7 @@ TEST(Quantize, NegativeClippingScalesAndExponents) {
   EXPECT_NEAR(Floats(Quantize(quantizer, x, {1})->scale[0])[0], 8.0f / 3 / 127.5f, 1e-8f);
 }
 
-// What AQT 0.9.0 on CPU gives.
+// Recorded from AQT 0.9.0 on CPU.
 TEST(Constant, DividesAnArrayInItsOwnDType) {
   const auto scale = [](DType x, const Array& bound, std::optional<DType> scale_dtype) {
     Quantizer quantizer = AbsMaxInt(8, std::nullopt);
@@ -288,8 +288,8 @@ TEST(Quantize, Tiled) {
   }
 }
 
-// Half a step for any shape, dtype and number of bits, except at the clipped end: the largest value is scaled to
-// quant_bound and clipped half a step below.
+// The error is at most half a step for any shape, dtype and number of bits, except at the clipped end: the largest
+// value is scaled to quant_bound and clipped half a step below.
 TEST(Quantize, RoundTripIsWithinHalfAStep) {
   const RandomBits bits(MakeKey(5), 6 * 35);
   for (const int n_bits : {2, 3, 4, 5, 8}) {
@@ -303,7 +303,7 @@ TEST(Quantize, RoundTripIsWithinHalfAStep) {
       const float step = qt->scale[0].View<float>()[i / 35];
       EXPECT_LE(std::fabs(back->View<float>()[i] - values[i]), step * 0.50001f);
     }
-    // Invariance to a power of two: the same qvalues.
+    // Scaling by a power of two gives the same qvalues.
     std::vector<float> scaled = values;
     for (float& v : scaled) v *= 0x1p20f;
     const absl::StatusOr<QTensor> large = Quantize(AbsMaxInt(n_bits), ArrayRef(scaled.data(), {6, 35}), {1});
@@ -397,8 +397,8 @@ TEST(CeilToPo2, RoundsUpInTheDTypeOfTheScales) {
   EXPECT_EQ(CeilToPo2(Array::Zeros(DType::kF32, {0, 2}))->shape(), (Shape{0, 2}));
 }
 
-// A transposed view gives the values at its own indices; 2^-13 is doubled by the product with 1 / ln 2 (arith_test.cc
-// has the list).
+// A transposed view gives the values at its own indices; the product with 1 / ln 2 doubles 2^-13 (arith_test.cc has the
+// list).
 TEST(CeilToPo2, StridesAndRefusal) {
   const float doubled = 0x1p-13f;
   const Array x = Array::Of<float>({1, 3, doubled, 2, 5, 9}, {2, 3});

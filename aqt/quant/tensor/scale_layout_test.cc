@@ -43,7 +43,7 @@ TEST(ScaleToOther, RecordedShapes) {
   EXPECT_EQ(rhs->shape, (Shape{2, 1, 4, 1, 6}));
 }
 
-// Elements go with their axes: the lhs scale of (b, m, n, t) is at (b, n, m, t) of the product.
+// Elements follow their axes: the lhs scale of (b, m, n, t) is at (b, n, m, t) of the product.
 TEST(ScaleToOutput, PermutesElements) {
   const Array scale = Counting({2, 3, 4, 7, 1});
   const absl::StatusOr<ArrayRef> view = ScaleToOutput(scale, Side::kLhs, kDims, 4);
@@ -79,7 +79,7 @@ TEST(ScaleLayout, Errors) {
   EXPECT_EQ(other.message(), "scale of rhs has shape [2,6,4,2]: it varies along the remaining axis 3");
 }
 
-// The axis of groups of 'mk,gkn->mn' is contracted and has no partner.
+// The group axis of 'mk,gkn->mn' is contracted and has no partner.
 TEST(ScaleLayout, UnpairedContractingAxis) {
   const DotDims dims{.lhs_contracting = {1}, .rhs_contracting = {1, 0}};
   EXPECT_EQ(ScaleToOutput(Counting({6, 1}), Side::kLhs, dims, 3)->shape, (Shape{6, 1}));

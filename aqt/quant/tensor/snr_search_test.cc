@@ -18,7 +18,7 @@
 namespace aqt {
 namespace {
 
-// 511 values up to 0.5 and one of 0.8: at 4 bits it pays to clip the large one.
+// 511 values up to 0.5 and one of 0.8: with 4 bits it pays to clip the large one.
 TEST(Quantize, SnrSearchClipsAnOutlier) {
   std::vector<float> x(1024, 0.0f);
   const RandomBits bits(MakeKey(4), 512);
@@ -45,7 +45,7 @@ float SnrScale(const Array& x, std::vector<double> candidates, bool po2, const C
   return qt.ok() ? Floats(qt->scale[0])[0] : -1;
 }
 
-// AQT 0.9.0 on CPU gives 4. With 2 the squares of the errors sum up to 8, with 4 to 12.
+// AQT 0.9.0 on CPU gives 4. With 2 the squared errors sum to 8, with 4 to 12.
 TEST(SnrSearch, RatesThePowerOfTwoThatIsUsed) {
   const Array x = Array::Of<float>({1, -3, 5, 7, -2, 4, 6, 8}, {1, 8});
   EXPECT_EQ(SnrScale(x, {1.0, 0.75, 0.5}, /*po2=*/true, Compat(), 3), 2);
@@ -53,7 +53,7 @@ TEST(SnrSearch, RatesThePowerOfTwoThatIsUsed) {
 }
 
 TEST(SnrSearch, RatesTinyAndLargeDataAsAnyOther) {
-  // 511 values up to 0.5 and one of 0.75: with 4 bits it pays to clip that.
+  // 511 values up to 0.5 and one of 0.75: with 4 bits it pays to clip the large one.
   std::vector<float> x(512);
   const RandomBits bits(MakeKey(4), 512);
   for (int i = 0; i < 512; ++i) x[i] = std::round(256 * (UniformF32(bits.Bits32(i)) - 0.5f)) / 256;

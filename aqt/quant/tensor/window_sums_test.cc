@@ -18,9 +18,9 @@ std::vector<float> Sums(const std::vector<float>& x, const Shape& shape, const S
   return sums;
 }
 
-constexpr float kLarge = 0x1p24f;  // plus 1 is itself
+constexpr float kLarge = 0x1p24f;  // kLarge + 1 == kLarge
 
-// The sum of n elements in one row: kLarge, then ones, which vanish beside it but not in windows of their own.
+// The sum of n elements in one row: kLarge, then ones, which are lost in its window but not in other windows.
 float LargeAndOnes(int64_t n) {
   std::vector<float> x(n, 1.0f);
   x[0] = kLarge;
@@ -39,7 +39,7 @@ TEST(WindowSums, WindowsLackElementsAtBothEnds) {
   EXPECT_EQ(LargeAndOnes(69), kLarge + 32 + 18);  // 19 + 32 + 18
 }
 
-// 1100 elements: 35 windows, of which the first and the last lack 10; then two windows, of 18 and 17.
+// 1100 elements: 35 windows, the first and the last short of 10 elements; then two windows, of 18 and 17.
 TEST(WindowSums, WindowsOfWindows) { EXPECT_EQ(LargeAndOnes(1100), kLarge + 33 * 32 + 22); }
 
 TEST(WindowSums, EachAxisHasItsWindows) {
@@ -47,7 +47,7 @@ TEST(WindowSums, EachAxisHasItsWindows) {
   std::vector<float> x(80, 1.0f);
   x[0] = kLarge;
   EXPECT_EQ(Sums(x, {40, 2}, {1, 2}), (std::vector<float>{kLarge + 20, 40}));
-  // Both: the windows have 40 elements each.
+  // Along both axes, each window has 40 elements.
   EXPECT_EQ(Sums(x, {40, 2}, {1, 1}), (std::vector<float>{kLarge + 40}));
 }
 

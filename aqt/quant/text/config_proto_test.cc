@@ -103,7 +103,7 @@ Quantizer IntQuantizer(Calibration calibration) {
   return {.numerics = IntSymmetric(), .calibration = std::move(calibration)};
 }
 
-// Gives a field another value than its default.
+// Sets a field to a value other than its default.
 void SetUnusual(double& field) { field = 4.0 / 3; }
 void SetUnusual(bool& field) { field = !field; }
 void SetUnusual(int& field) { field = 7; }
@@ -258,7 +258,7 @@ TEST(ConfigProtoTest, TextReadsBackTheSame) {
   }
 }
 
-// The words of the .proto file: a field that is added there, and not to the converters and to Unusual(), is found here.
+// The names in the .proto file: finds a field that was added there but not to the converters and to Unusual().
 TEST(ConfigProtoTest, EveryFieldAndEnumValueIsWritten) {
   std::ifstream file("configs/quant.proto");
   ASSERT_TRUE(file.good());
@@ -275,7 +275,7 @@ TEST(ConfigProtoTest, EveryFieldAndEnumValueIsWritten) {
   };
   for (const NamedConfig& c : Unusual()) erase_words_of(ToText(c.config));
   for (const auto mode : {DequantMode::kOutput, DequantMode::kThisInput, DequantMode::kOtherInput}) {
-    EXPECT_EQ(missing.count(std::string(ToString(mode))), mode == DequantMode::kOutput);  // the default is not written
+    EXPECT_EQ(missing.count(std::string(ToString(mode))), mode == DequantMode::kOutput);  // defaults are not written
     missing.erase(std::string(ToString(mode)));
   }
   EXPECT_EQ(missing.erase(std::string(ToString(CalibrationMode::kContractingAxis))), 1u);
@@ -342,7 +342,7 @@ TEST(ConfigProtoTest, BaseIsOverriddenFieldByField) {
   DotGeneral want = ConfigV4({.fwd_bits = 12});
   want.fwd.rhs = ConfigV4().fwd.rhs;
   EXPECT_TRUE(read(R"(schema: 1 base: "config_v4" fwd { lhs { quantizer { int_symmetric { bits: 12 } } } })") == want);
-  // Another kind replaces the whole field; null can be written; clear omits a field.
+  // Another kind replaces the entire field; null can be written; clear omits a field.
   want = FullyQuantized();
   want.fwd.lhs.quantizer.numerics = Fp8();
   want.fwd.dg_accumulator_dtype = std::nullopt;

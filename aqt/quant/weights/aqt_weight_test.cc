@@ -79,7 +79,7 @@ TYPED_TEST(AqtWeightTest, AsTheRuleWrittenOut) {
 }
 
 TEST(AqtWeight, ByHand) {
-  // absmax 127.5 has a scale of about 1. -127.5 is clipped before it is rounded, so -128 never appears.
+  // absmax 127.5 gives a scale of about 1. -127.5 is clipped before it is rounded, so -128 never appears.
   const Array w = Array::Of<float>({127.5f, -127.5f, 0.5f, -2.5f, 0, 0, -0.0f, 0}, {2, 4});
   const auto got = AqtQuantizeWeightPerChannel(w);
   ASSERT_TRUE(got.ok()) << got.status();
@@ -88,8 +88,8 @@ TEST(AqtWeight, ByHand) {
   EXPECT_EQ(got->scale.View<float>()[1], 1 / 127.5f);
 }
 
-// One scale is divided, several are multiplied by the reciprocal: v / 127.5 and v * (1 / 127.5) differ in the last bit
-// for some v.
+// A single scale is divided, several are multiplied by the reciprocal: v / 127.5 and v * (1 / 127.5) differ in the last
+// bit for some v.
 TEST(AqtWeight, OneScaleIsDivided) {
   int different = 0;
   for (int k = 1; k <= 100; ++k) {

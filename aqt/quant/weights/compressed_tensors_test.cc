@@ -50,7 +50,7 @@ std::string Text(const WeightScheme& scheme) {
                       scheme.symmetric ? "" : " asymmetric");
 }
 
-// A thread per block: the worst possible order.
+// Runs each block on its own thread: the worst possible order.
 class ThreadPerBlock final : public Executor {
  public:
   int NumThreads() const override { return 7; }
@@ -69,7 +69,7 @@ void ExpectEqual(const QuantizedWeight& got, const QuantizedWeight& want) {
   EXPECT_TRUE(BitEqual(*got.zero_point, *want.zero_point));
 }
 
-// As `want`, with its integers as words.
+// Expects `want` with its integers packed into words.
 void ExpectPacked(const ArrayRef& w, const WeightScheme& scheme, Options options, QuantizedWeight want) {
   options.packed = true;
   const auto got = QuantizeWeight(w, scheme, options);
@@ -78,7 +78,7 @@ void ExpectPacked(const ArrayRef& w, const WeightScheme& scheme, Options options
   ExpectEqual(*got, want);
 }
 
-// All targets, with and without threads, equal the plain loops, both ways.
+// Expects all targets, with and without threads, to equal the plain loops in both directions.
 void ExpectAsReference(const ArrayRef& w, const WeightScheme& scheme) {
   Options plain;
   plain.reference = true;
@@ -144,7 +144,7 @@ TYPED_TEST(WeightTest, EveryFloatSchemeAsReference) {
 }
 
 TYPED_TEST(WeightTest, OddShapes) {
-  // The last one is more than one block of rows.
+  // The last one has more than one block of rows.
   for (auto [o, i] : {std::pair{1, 1}, {1, 37}, {37, 1}, {5, 50}, {150, 900}}) {
     const auto data = kernels::TestFloats<TypeParam>(o * i, kernels::Values::kUsual, 2);
     const ArrayRef w(data.data(), {o, i});
@@ -156,7 +156,7 @@ TYPED_TEST(WeightTest, OddShapes) {
   }
 }
 
-// Groups whose quotients need no division, in more rows than are quantized at once.
+// Groups whose quotients need no division, with more rows than are quantized at once.
 TYPED_TEST(WeightTest, LongGroups) {
   for (const kernels::Values values : {kernels::Values::kUsual, kernels::Values::kAnyBits}) {
     const auto data = kernels::TestFloats<TypeParam>(70 * 1024, values, 8);
@@ -183,7 +183,8 @@ TEST(QuantizeWeight, SymmetricByHand) {
 }
 
 TEST(QuantizeWeight, AsymmetricByHand) {
-  // [-1, 14] in 15 steps of 1: zero point -8 + 1. Positive rows widen to 0: zero point -8. Zeros: epsilon and 0.
+  // [-1, 14] in 15 steps of 1: zero point -8 + 1. Positive rows widen to 0: zero point -8. Zeros: scale epsilon, zero
+  // point 0.
   const Array w = Array::Of<float>({-1, 14, 3.5f, 15, 30, 7, 0, 0, 0}, {3, 3});
   const auto got = QuantizeWeight(w, Scheme(4, Strategy::kChannel, false));
   ASSERT_TRUE(got.ok()) << got.status();
@@ -201,8 +202,8 @@ std::vector<int> Codes(const Array& q) {
 }
 
 TEST(QuantizeWeight, FloatsByHand) {
-  // absmax 448 has scale 1, 896 has 2, 0 the epsilon. 17 and 19 lie between 16, 18 and 20: to the even
-  // code. 2^-10 is half of the smallest value.
+  // absmax 448 has scale 1, 896 has 2, 0 the epsilon. 17 and 19 are between 16, 18 and 20 and round to the even code.
+  // 2^-10 is half of the smallest value.
   const Array w = Array::Of<float>(
       {448, -448, 17, 19, 0x1p-9f, 0x1p-10f, -0x1p-10f, 0x1.8p-9f, 896, 1, -0.0f, 0, 2, -896, 0, 0, 0, 0, 0, 0, 0},
       {3, 7});
@@ -220,7 +221,7 @@ TEST(QuantizeWeight, FloatsByHand) {
                  {448, -448, 16, 20, 0x1p-9f, 0, -0.0f, 0x1p-8f, 896, 1, 0, 0, 2, -896, 0, 0, 0, 0, 0, 0, 0}, {3, 7})));
 }
 
-// With a scale of 1: every value, the middle between any two, and their neighbours.
+// With a scale of 1: every value, the midpoint of every two, and the midpoint's neighbours.
 TEST(QuantizeWeight, FloatsRoundToTheNearest) {
   std::vector<float> x;
   std::vector<int> codes;
@@ -251,7 +252,7 @@ TEST(QuantizeWeight, BlocksByHand) {
   ASSERT_TRUE(got.ok()) << got.status();
   EXPECT_TRUE(BitEqual(got->scale, Array::Of<float>({1, 2, 4, 3}, {2, 2})));
   EXPECT_EQ(Codes(got->q), (std::vector<int>{0x7e, 0x38, 0x7e, 0x40, 0x44, 0x40, 0x7e, 0xc0, 0x7e}));
-  // A NaN spoils only its own block.
+  // A NaN affects only its own block.
   const Array bad = Array::Of<float>({448, 1, 896, kNaN, 3, 4, 1792, -8, 1344}, {3, 3});
   const auto spoilt = QuantizeWeight(bad, Floats(Strategy::kBlock, 2, 2));
   EXPECT_TRUE(std::isnan(spoilt->scale.View<float>()[0]));
@@ -284,7 +285,7 @@ TEST(QuantizeWeight, EpsilonOfTheDType) {
                        Cast(Array::Of<float>({0.0009765625f}, {1, 1}), DType::kF16)));
 }
 
-// A NaN or an infinity spoils only its own unit.
+// A NaN or an infinity affects only its own unit.
 TEST(QuantizeWeight, NanAndInfinity) {
   const Array w = Array::Of<float>({1, kNaN, 2, -kInfinity, 127.5f, 3}, {3, 2});
   for (bool symmetric : {true, false}) {
@@ -309,7 +310,7 @@ TEST(QuantizeWeight, NanAndInfinity) {
   EXPECT_EQ(Ints(whole->q), std::vector<int>(6, 0));
 }
 
-// |w - dequantized| <= scale / 2 within the range, for unclipped values; a whole scale at the clipped upper end.
+// |w - dequantized| <= scale / 2 within the range, for unclipped values; a full scale at the clipped upper end.
 TEST(QuantizeWeight, RoundTripError) {
   const auto data = kernels::TestFloats<float>(64 * 64, kernels::Values::kUsual, 3);
   const ArrayRef w(data.data(), {64, 64});
@@ -422,7 +423,7 @@ TEST(PackInts, RoundTripOfEveryWidth) {
   }
 }
 
-// Eight values at a time, whatever they are and wherever one of them is out of range.
+// Eight values at a time, with any values and any position of a value out of range.
 TEST(PackInts, EveryValueOfEveryNibble) {
   for (int64_t at = 0; at < 19; ++at) {
     for (int value = -128; value <= 127; ++value) {

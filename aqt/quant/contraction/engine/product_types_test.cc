@@ -43,7 +43,7 @@ TEST(ProductTypesOf, AccumulatorIsTheProduct) {
   EXPECT_FALSE(ProductTypesOf(kS4, kS8, kS32).converts_operands);
 }
 
-// Against the conversions themselves, over all values of the dtypes of at most 16 bits.
+// Compared with the conversions themselves, over all values of the dtypes of at most 16 bits.
 TEST(HoldsAllOf, IsWhetherConversionsAreExact) {
   for (const DType from : {DType::kS2, kS4, kS8, kE4, kE5, kF16, kBF16}) {
     for (const DType to : {kE4, kE5, kF16, kBF16, kF32}) {
