@@ -4,12 +4,12 @@ def embed_texts(name, srcs, out, header, namespace, function):
     """Generates a C++ source.
 
     Args:
-      name: of the rule.
-      srcs: the text files; none contains the five characters )~~~" one after the other.
+      name: the name of the rule.
+      srcs: the text files; none may contain the string )~~~".
       out: the C++ source, which defines `function`: std::vector<EmbeddedText> of {base name without extension, text}.
       header: declares EmbeddedText and the function.
-      namespace: of both.
-      function: its name.
+      namespace: the namespace of both.
+      function: the name of the function.
     """
     native.genrule(
         name = name,

@@ -36,7 +36,7 @@ class Collective {
   // group must not outlive this one, and may be split again. InvalidArgument for a negative color.
   virtual absl::StatusOr<std::unique_ptr<Collective>> Split(int color) = 0;
 
-  // Replaces this process's next call, so that the other processes do not wait for it. In every process that call (or
+  // Replaces this process's next call, so that the other processes do not wait for it. In every process the call (or
   // Fail itself) returns Aborted with the lowest rank that failed and its message. The group remains usable.
   virtual absl::Status Fail(const absl::Status& error) = 0;
 };

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# MPI as an engine, with one, two and four processes; and a failure, which ends the processes that wait.
+# Tests the MPI engine with one, two and four processes, and a failure, which ends the waiting processes.
 #
 # usage: mpi_group_test.sh MPI_RUN CHECK
 set -euo pipefail

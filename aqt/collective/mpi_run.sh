@@ -5,7 +5,7 @@
 set -euo pipefail
 processes=$1
 shift
-# OpenMPI's sockets need a short path: not that of a test's own folder.
+# OpenMPI's sockets need a short path; a test's own folder is too long.
 TMPDIR=$(mktemp -d /tmp/mpi.XXXXXX)
 export TMPDIR
 trap 'rm -rf "$TMPDIR"' EXIT

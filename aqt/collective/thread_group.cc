@@ -67,7 +67,7 @@ class Group {
     return part;
   }
 
-  // Shows `mine` to all, calls `copy`, which reads what the others show, and waits until all have done so.
+  // Shows `mine` to all threads, calls `copy`, which reads the offers of the others, and waits until all are done.
   absl::Status Exchange(int rank, const Offer& mine, absl::FunctionRef<void(const std::vector<Offer>&)> copy) {
     offers_[rank] = mine;
     AQT_RETURN_IF_ERROR(Meet());

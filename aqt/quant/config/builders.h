@@ -153,8 +153,8 @@ void SetFwdCalibrationMode(DotGeneral& config, std::optional<CalibrationMode> lh
 void SetNumerics(DotGeneralRaw& raw, Numerics lhs, Numerics rhs);
 // Sets the accumulator dtype of each contraction.
 void SetAccumulatorDType(DotGeneral& config, OrSkip<DType> fwd, OrSkip<DType> dlhs, OrSkip<DType> drhs);
-// Gives fwd.rhs the container s2. The accumulator does not change: set it to f32, since s2 rules out s32, and null next
-// to s8 means sums of 8 bits that wrap around.
+// Gives fwd.rhs the container s2. The accumulator does not change: set it to f32, since s2 rules out s32, and null with
+// s8 means sums of 8 bits that wrap around.
 // InvalidArgument unless fwd.rhs is an IntSymmetric of 2 bits.
 absl::Status SetFwdRhsDTypeInt2(DotGeneral& config);
 // Turns noise on or off in dlhs and drhs only, on their lhs (the gradient) and rhs. Fp8 gets its own flag; NoNumerics

@@ -49,8 +49,8 @@ struct Constant {
   bool operator==(const Constant&) const = default;
 };
 
-// AbsMax times the candidate that gives the quantized group the best signal-to-noise ratio, the first of equal ones;
-// without candidates, AbsMax.
+// AbsMax times the candidate with the best signal-to-noise ratio of the quantized group; ties go to the first. Without
+// candidates, AbsMax.
 struct SnrSearch {
   std::vector<double> candidates = {};
   bool po2_scale = false;

@@ -56,7 +56,7 @@ struct Noise {
   bool operator==(const Noise&) const = default;
 };
 
-// The tensor stays as it is: no scale, no calibration.
+// The tensor stays unquantized: no scale, no calibration.
 struct NoNumerics {
   bool operator==(const NoNumerics&) const = default;
 };
@@ -174,7 +174,7 @@ struct DotGeneral {
   bool operator==(const DotGeneral&) const = default;
 };
 
-// ---- what changes from call to call
+// ---- per call
 
 // The random key and the modes of one call.
 struct Context {

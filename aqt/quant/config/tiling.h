@@ -24,7 +24,7 @@ struct AxisTiling {
   bool operator==(const AxisTiling&) const = default;
 };
 
-// The axes of one operand of a contraction to cut. Batch axes are never cut: each batch has its own scales anyway.
+// The axes of one operand of a contraction to cut. Batch axes are never cut: each batch already has its own scales.
 struct TensorTiling {
   std::vector<AxisTiling> contraction_axes = {};
   std::vector<AxisTiling> remaining_axes = {};

@@ -84,8 +84,8 @@ TEST(DotGeneral, UnquantizedIsThePlainProduct) {
   EXPECT_TRUE(SameValues(r->drhs, Array::Of<float>({10, 14, 14, 20}, {2, 2})));  // lhs^T g
 }
 
-// The container s2 holds the same values as s8. With s8 it needs an f32 accumulator, which is exact for 64 products of
-// up to 127.
+// The container s2 holds the same values as s8. Multiplied with s8, it needs an f32 accumulator, which is exact for 64
+// products of up to 127.
 TEST(DotGeneral, TwoBitWeights) {
   const Array lhs = RandomArray(DType::kF32, {3, 64}, 5), rhs = RandomArray(DType::kF32, {64, 4}, 6);
   for (const Bits lhs_bits : {Bits(), Bits(8)}) {

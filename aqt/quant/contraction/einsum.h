@@ -5,7 +5,7 @@
 //
 //   absl::StatusOr<EinsumPlan> plan = EinsumPlan::Make("bqhd,bkhd->bhqk", config, q.aval(), k.aval());
 //
-// What happens, in this order (AQT's AqtEinsum on jax.numpy.einsum):
+// The steps, in order (AQT's AqtEinsum on jax.numpy.einsum):
 //   1. Operands of different dtypes are converted to a common one (EinsumDType).
 //   2. An axis of extent 1 whose letter has another extent in the other operand is dropped: it is broadcast.
 //   3. A letter that one operand repeats selects the diagonal.
@@ -15,7 +15,7 @@
 //      that the result lacks, in alphabetical order. If the result is batch, lhs, rhs in this order, the product is lhs
 //      x rhs; else it is rhs x lhs, and everything in the configuration is exchanged with it (fwd.lhs and fwd.rhs, dlhs
 //      and drhs), so that "lhs" always means the first operand of the equation.
-//   6. The product is written where its axes are in the result; nothing is transposed afterwards.
+//   6. The product is written directly in the axis order of the result; nothing is transposed afterwards.
 // The gradient reverses these steps: zeros off a diagonal, the same for all elements of a sum, rounded to the dtype of
 // the operand. Steps 2, 3, 6 and the axes of 5 cost no copy; 1 and 4 write the operand once.
 

@@ -62,8 +62,8 @@ class PlannedContraction {
                                           const Runtime& runtime = {}) const;
   // Takes a stored tensor: with a qvalue it replaces the operand, with only scales it replaces the calibration; for a
   // side that is not quantized, the qvalue is the float operand, and there are no scales. A sparsity mask of zeros and
-  // ones is multiplied into the qvalue, for the gradients, too. InvalidArgument unless dtypes and shapes are those that
-  // this plan would compute.
+  // ones is multiplied into the qvalue, for the gradients, too. InvalidArgument unless it has the dtypes and shapes
+  // that this plan would compute.
   absl::StatusOr<PreparedOperand> Prepare(Side side, QTensor qtensor, const Runtime& runtime = {}) const;
 
  protected:

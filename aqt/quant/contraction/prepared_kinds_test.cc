@@ -248,7 +248,7 @@ TEST(PreparedKinds, OfTheOtherSideIsAnError) {
   EXPECT_EQ(plan.Forward(rhs, square, {}, out.ref()).code(), absl::StatusCode::kInvalidArgument);
 }
 
-// The smallest scale of packed weights decides, once for all calls, whether products can be subnormal.
+// The smallest scale of packed weights determines once, for all calls, whether products can be subnormal.
 TEST(PreparedKinds, SmallScales) {
   DotGeneral config = DotGeneralMake(8, 8);
   config.tiling = *DotTilingFromEinsum("mk,kn->mn", {{'k', 4}});

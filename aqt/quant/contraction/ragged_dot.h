@@ -1,7 +1,7 @@
 #ifndef AQT_QUANT_CONTRACTION_RAGGED_DOT_H_
 #define AQT_QUANT_CONTRACTION_RAGGED_DOT_H_
 
-// Quantized ragged (grouped) contraction: each group of rows has its own matrix, like the experts of a mixture.
+// Quantized ragged (grouped) contraction: each group of rows has its own matrix, as in a mixture of experts.
 //
 //   absl::StatusOr<RaggedDotPlan> plan = RaggedDotPlan::Make(config, x.aval(), experts.aval());
 //   plan->Forward(x, experts, /*group_sizes=*/{2, 0, 4}, {}, out);

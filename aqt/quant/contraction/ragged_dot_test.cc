@@ -256,7 +256,7 @@ TEST(RaggedGradient, UnquantizedEqualsDifferences) {
   }
 }
 
-// Rows beyond the groups give zero for any content.
+// Rows beyond the groups give zero, whatever their values.
 TEST(RaggedDotPlan, RowsOfNoGroupAreZero) {
   std::vector<float> values(3 * 4, 1.0f);
   for (int i = 8; i < 12; ++i) values[i] = std::numeric_limits<float>::quiet_NaN();

@@ -72,7 +72,7 @@ inline RandomEquation MakeRandomEquation(std::mt19937_64& engine, bool plain) {
   };
   e.lhs_shape = shape(e.lhs, !plain);
   e.rhs_shape = shape(e.rhs, !plain);
-  // A letter is as long as its longest axis (an extent other than 1 wins).
+  // A letter has the extent of its longest axis (an extent other than 1 wins).
   for (auto& [letter, extent] : e.extent) {
     extent = 1;
     for (const auto& [names, s] : {std::pair(e.lhs, e.lhs_shape), std::pair(e.rhs, e.rhs_shape)}) {

@@ -65,7 +65,7 @@ TEST(Fp8, AllCodesAreFixedPointsAndOverflowSaturates) {
   EXPECT_EQ(Forward(Fp8{}, {1.3707844f, 113, 114}), (std::vector<float>{1.375f, 112, 112}));
 }
 
-// Rows are stored many values at a time, unless one of them is NaN.
+// Rows are stored several values at a time, unless one of them is NaN.
 TEST(Fp8, RowsRoundLikeSingleValues) {
   for (const DType dtype : {DType::kE4M3FN, DType::kE5M2}) {
     const bool e4m3 = dtype == DType::kE4M3FN;

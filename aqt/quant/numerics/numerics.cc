@@ -158,7 +158,7 @@ absl::StatusOr<Array> NumericsBackward(const Numerics& numerics, const ArrayRef&
   const std::optional<float> bound = internal::GradientBound(numerics, y.dtype);
   const auto* fp = std::get_if<Fp>(&numerics);
   if (!bound.has_value() && !(fp != nullptr && fp->clip_gradient)) return Array::CopyOf(g);
-  // Without a bound the mask is all ones, which is still a product.
+  // Without a bound the mask is all ones, and the gradient is still multiplied by it.
   std::vector<int8_t> mask(y.shape.num_elements(), 1);
   if (bound.has_value()) {
     internal::ForEachScaledPiece(y, {}, y.strides, [&](float* piece, int64_t n, int64_t linear, int64_t) {

@@ -229,7 +229,7 @@ TEST(Calibration, IsTheFormula) {
       for (double& b : want) b /= 127.5;
       ExpectNear(Doubles(result->qtensor.scale[0]), want, want, 2 * tolerance + 5 * 0x1p-24 + 2 * unit,
                  absolute + (dtype == DType::kF16 ? 3 * 0x1p-25 : 0), what + " scale");
-      // The same numbers behind other strides.
+      // The same numbers with other strides.
       Strides strides(rank, 0);
       int64_t stride = 1;
       for (int64_t axis = 0; axis < rank; ++axis) {
@@ -245,7 +245,7 @@ TEST(Calibration, IsTheFormula) {
       EXPECT_TRUE(BitEqual(again->qtensor.scale[0], result->qtensor.scale[0])) << what;
       for (const auto& [name, array] : result->state)
         EXPECT_TRUE(BitEqual(array, again->state.at(name))) << what << name;
-      // SERVE reads what CONVERT reads, and what was read when nothing was updated.
+      // SERVE reads the same scale as CONVERT, and as a call that updates nothing.
       if (!UpdatesState(quantizer, mode)) {
         const absl::StatusOr<Array> scale = StaticScale(quantizer, *state, x, axes);
         ASSERT_TRUE(scale.ok()) << scale.status();

@@ -23,7 +23,7 @@
 namespace aqt {
 namespace {
 
-// Rows that are processed together, so that they share one pass over the feature matrix.
+// Rows that are processed together and share one pass over the feature matrix.
 constexpr int64_t kBlock = 64;
 
 template <class F>

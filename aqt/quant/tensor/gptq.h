@@ -70,7 +70,7 @@ struct GptqResult {
 
 // `w`: f32, bf16 or f16, with the features on `contracting_axes`, in the order of those of x; `hessian`: f64 or f32
 // [features, features]. Any numerics that round to nearest. A feature without inputs is rounded to nearest.
-// Errors: InvalidArgument for what Quantize refuses, for numerics that do not quantize or that add noise, for a
+// Errors: InvalidArgument for what Quantize rejects, for numerics that do not quantize or that add noise, for a
 // calibration with a bias, a NaN or an infinity in w or the Hessian, a Hessian that is not symmetric or has the wrong
 // size, and a damping that leaves the Hessian not positive definite.
 absl::StatusOr<GptqResult> GptqQuantize(const Quantizer& quantizer, const ArrayRef& w,

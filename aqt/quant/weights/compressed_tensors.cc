@@ -389,7 +389,7 @@ absl::StatusOr<QuantizedWeight> QuantizeWeight(const ArrayRef& w, const WeightSc
     if (options.packed) QuantizeRowsToWords(rows, grid, scheme, options, ahead, reinterpret_cast<int32_t*>(out));
     else QuantizeRows(rows, grid, scheme, options, ahead, out);
   };
-  // A few rows at a time, so that the next pass finds them in a cache.
+  // A few rows at a time, so that the next pass finds them in the cache.
   const int64_t multiple = num_units == 1 ? 1 : units.rows, fit = kElementsAtOnce / x.cols / multiple;
   const int64_t at_once = x.col_stride == 1 ? std::max<int64_t>(1, fit) * multiple : x.rows;
   const auto for_each_block = [&](auto f) {

@@ -37,7 +37,7 @@
 
 namespace aqt::compressed_tensors {
 
-// Which elements share a scale. The text is that of the format: "tensor", "channel", "group", "block".
+// Which elements share a scale. ToString gives the names of the format: "tensor", "channel", "group", "block".
 enum class Strategy : uint8_t { kTensor, kChannel, kGroup, kBlock };
 absl::string_view ToString(Strategy strategy);
 std::ostream& operator<<(std::ostream& os, Strategy strategy);
@@ -60,8 +60,8 @@ struct WeightScheme {
   bool operator==(const WeightScheme&) const = default;
 };
 
-// InvalidArgument for a field out of its range. Unimplemented: kBlock of integers; kFloat asymmetric, of other than 8
-// bits, or with kGroup.
+// InvalidArgument for a field out of its range. Unimplemented: kBlock of integers; kFloat that is asymmetric, not 8
+// bits wide, or with kGroup.
 absl::Status Validate(const WeightScheme& scheme);
 
 // The parts of a matrix [o, i] that each have one scale: `rows` x `cols` elements, fewer at the lower and right edge.

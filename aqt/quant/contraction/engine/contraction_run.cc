@@ -194,7 +194,7 @@ absl::Status ContractionPlan::FillOperand(Side side, const DotOperand& operand, 
                         options_.semantics.compat, state, &result);
 }
 
-// Sets where the products store the arrays that the gradients need, and keeps those that are known before.
+// Sets where the products store the arrays that the gradients need, and keeps those that are already known.
 absl::Status ContractionPlan::KeepResiduals(const DotOperand& lhs, const DotOperand& rhs, const Context& context,
                                             Residuals::Impl& kept, ProductCall& call) const {
   std::optional<Array> own_scale[2];

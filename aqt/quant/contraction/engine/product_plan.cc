@@ -148,7 +148,7 @@ std::optional<PanelKey> PanelKeyOf(const ProductPlan& plan, Side side) {
   const bool is_dense = !geometry.windows.has_value() && geometry.groups == Groups::kNone;
   if (side == Side::kLhs && !is_dense) return std::nullopt;
   const bool digits = plan.fused_contraction().on_digits();
-  if (digits && side == Side::kLhs) return std::nullopt;  // it becomes digits in each call
+  if (digits && side == Side::kLhs) return std::nullopt;  // it is converted to digits in each call
   PanelKey key{.format = PackedFormat(plan.contraction, side),
                .digits = digits,
                .scale_group = plan.fused_contraction().scale_group,
@@ -267,7 +267,7 @@ absl::StatusOr<ProductPlan> MakeProductPlan(Pass pass, const DotGeneralRaw& conf
   Aval lhs = lhs_in, rhs = rhs_in;
   if (plan.tiled.has_value()) {
     plan.geometry.dims = plan.tiled->dims;
-    plan.geometry.out_is_contiguous_along_rows = false;  // the product of tiles goes elsewhere first
+    plan.geometry.out_is_contiguous_along_rows = false;  // the product of tiles is first stored elsewhere
     lhs.shape = plan.tiled->lhs.shape;
     rhs.shape = plan.tiled->rhs.shape;
   }

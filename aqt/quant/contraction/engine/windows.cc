@@ -16,7 +16,7 @@ namespace {
 
 using kernels::AxisGroup;
 
-// The size of a piece of packed windows: more than L2, to amortize a parallel section.
+// The size of a piece of packed windows: larger than L2, to amortize a parallel section.
 constexpr int64_t kPanelBudget = 8 << 20;
 
 struct Axis {
