@@ -18,7 +18,8 @@
 
 namespace aqt {
 
-// Sees every intermediate of a quantized contraction. While an observer is set, nothing is fused; bits do not change.
+// Receives every intermediate of a quantized contraction. While an observer is set, nothing is fused; bits do not
+// change.
 class Observer {
  public:
   virtual ~Observer() = default;

@@ -9,8 +9,8 @@
 
 namespace aqt {
 
-// Both rules treat subnormal f32 and bf16 numbers (but not those of f16) as zero in arithmetic, also as operands of a
-// product. They differ only in division by a constant and in the gradient of clipped values:
+// How divisions by a constant and gradients of clipped values are computed. Both rules treat subnormal f32 and bf16
+// numbers (but not those of f16) as zero in arithmetic, also as operands of a product. They differ only as follows:
 enum class Arithmetic {
   // bound / quant_bound with more than one bound is bound * (1 / quant_bound), as XLA on CPU computes it; some f32
   // scales then differ from the quotient in the last bit. So the bits of a single row, or of a per-tensor scale, may

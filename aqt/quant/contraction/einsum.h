@@ -49,9 +49,8 @@ absl::StatusOr<DType> EinsumDType(DType lhs, DType rhs);
 // unless `keeps_mid_alphas` (Compat::einsum_keeps_mid_alphas).
 DotGeneral SwapOperands(DotGeneral config, bool keeps_mid_alphas = false);
 
-// Immutable and thread-safe; cheap to copy. Calls do not allocate after the first one with the same Scratch, except for
-// sums of Compat::einsum_sums_in_dtype.
-// A planned quantized einsum and its two gradients.
+// A planned quantized einsum and its two gradients. Immutable and thread-safe; cheap to copy. Calls do not allocate
+// after the first one with the same Scratch, except for sums of Compat::einsum_sums_in_dtype.
 class EinsumPlan {
  public:
   // InvalidArgument for an equation that does not parse (ParseEinsum) or does not fit the shapes, dtypes without a

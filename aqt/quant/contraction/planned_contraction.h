@@ -28,9 +28,8 @@ class ContractionPlan;
 const ContractionPlan& EngineOf(const PlannedContraction& plan);
 }  // namespace internal
 
-// Immutable and thread-safe; cheap to copy. All decisions are made when it is built; calls do not allocate after the
-// first one with the same Scratch.
-// A planned contraction of two operands.
+// A planned contraction of two operands. Immutable and thread-safe; cheap to copy. All decisions are made when it is
+// built; calls do not allocate after the first one with the same Scratch.
 class PlannedContraction {
  public:
   const Aval& lhs_aval() const;

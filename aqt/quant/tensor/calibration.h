@@ -54,7 +54,7 @@
 
 namespace aqt {
 
-// The arrays of a state by the names above. Empty for a quantizer without state.
+// The arrays of a calibration's state by the names above. Empty for a quantizer without state.
 using CalibrationState = absl::btree_map<std::string, Array>;
 
 // Whether the quantizer quantizes and its calibration has state.

@@ -13,7 +13,8 @@
 
 namespace aqt {
 
-// Scales, biases and the mask have the rank of the qvalue, with extent 1 (or the qvalue's) along each axis.
+// The parts of a quantized tensor. Scales, biases and the mask have the rank of the qvalue, with extent 1 (or the
+// qvalue's) along each axis.
 struct QTensor {
   std::optional<Array> qvalue = std::nullopt;  // null: only calibrated so far
   std::vector<Array> scale = {};               // f32, bf16 or f16 each
