@@ -162,8 +162,8 @@ struct DotGeneralRaw {
   bool operator==(const DotGeneralRaw&) const = default;
 };
 
-// fwd: lhs x rhs -> out. dlhs: g x rhs -> gradient of lhs. drhs: g x lhs -> gradient of rhs. In both backward
-// contractions the incoming gradient g is "lhs" and the saved operand is "rhs".
+// A contraction and its two gradients. fwd: lhs x rhs -> out. dlhs: g x rhs -> gradient of lhs. drhs: g x lhs ->
+// gradient of rhs. In both backward contractions the incoming gradient g is "lhs" and the saved operand is "rhs".
 //
 // With a tiling, each tile of a contracting axis is a contraction with its own scales: the operands are viewed in a
 // shape whose batch axes include the tiles, fwd, dlhs and drhs work on those shapes (their calib_shared_axes and

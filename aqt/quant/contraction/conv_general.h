@@ -18,13 +18,13 @@
 // The sum: AQT converts the qvalues to T and convolves in floating point. When both are integers (containers s2, s4,
 // s8) the sum is computed here in s32 by the s8 kernels. It is exact, so it equals AQT's while |acc| < 2^24, where f32
 // sums are exact, too; beyond that only AQT's has the error of f32 sums. If s32 could overflow, the sum is in f32.
-// Float sums are in f32, in the order of the kernel's elements, rounded to dg_accumulator_dtype (null or s32: T;
-// in AQT always T: Compat); operands that T cannot represent are rounded to it first, and subnormal f32 and bf16
-// operands are treated as zero.
+// Float sums are in f32, in the order of the kernel's elements, rounded to dg_accumulator_dtype (null or s32: T; in AQT
+// always T: Compat); operands that T cannot represent are rounded to it first, and subnormal f32 and bf16 operands are
+// treated as zero.
 //
 // The gradient: rounding and clipping pass it straight through (except, with clip_gradient, where the value was
-// clipped), scales have none. With dequantized operands L = R(ql * sl), R_ = R(qr * sr), or the operand itself if it is
-// not quantized:
+// clipped); there is no gradient through a scale. With dequantized operands L = R(ql * sl), R_ = R(qr * sr), or the
+// operand itself if it is not quantized:
 //   dlhs[b,x,i] = sum over o, k, c with o * stride + k * rhs_dilation = x * lhs_dilation + low of g[b,o,c] * R_[k,i,c]
 //   drhs[k,i,c] = sum over b, o of pad(L)[b, o * stride + k * rhs_dilation, i] * g[b,o,c]
 // summed in f32 and rounded to T; zeros between and around the elements of g take part like those of the padding. (In

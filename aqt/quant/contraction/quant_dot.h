@@ -27,7 +27,7 @@
 
 namespace aqt {
 
-// Quantizes x by AbsMax with f32 scales and dequant_dtype f32:
+// Quantizes x by AbsMax with f32 scales and dequant_dtype f32.
 //   scale = max|x| over the axes / quant_bound of `bits`;  q as NumericsFromBits(bits) says, from x * (1 / scale)
 // x: f32, bf16 or f16; bits: 1 to 22, e4m3 or e5m2. Without axes there is one scale for the tensor (an empty list gives
 // one per element). InvalidArgument for other dtypes, for other or no bits, and for axes out of range.

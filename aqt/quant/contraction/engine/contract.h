@@ -43,10 +43,9 @@ bool HoldsAllOf(DType to, DType from);
 // summed:
 //   s32          exact (integer operands; wraps modulo 2^32)
 //   s2, s4, s8   the exact sum, wrapped to that many bits
-//   f32 .. e5m2  in f32, in ascending order of k, then rounded once; the steps depend on the target and on whether
-//                both operands fit bf16 (gemm_table.h). Subnormal f32 and bf16 operands are zero, and so are subnormal
-//                f32 sums. On digits the sum is that of kernels/digits.h instead, the same on all
-//                targets.
+//   f32 .. e5m2  in f32, in ascending order of k, then rounded once; the steps depend on the target and on whether both
+//                operands fit bf16 (gemm_table.h). Subnormal f32 and bf16 operands are zero, and so are subnormal f32
+//                sums. On digits the sum is that of kernels/digits.h instead, the same on all targets.
 struct Contraction {
   std::optional<Windows> windows = {};  // for a convolution; else `dims` apply
   DotDims dims = {};
