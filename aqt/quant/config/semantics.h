@@ -26,8 +26,8 @@ absl::string_view ToString(Arithmetic arithmetic);  // "ARITHMETIC_XLA_COMPATIBL
 // How a contraction of a float lhs with an rhs of integers (weight-only quantization) sums its products in the forward
 // pass. All other products of a float and an integer, including gradients and convolutions, use kFloat.
 enum class WeightOnly {
-  // On the integer units, in groups of k (aqt/kernels/digits/digits.h): the same bits on every machine and many times faster
-  // for few rows. lhs is rounded to the digits first, so the bits are not the original's (docs/bits.md gives the
+  // On the integer units, in groups of k (aqt/kernels/digits/digits.h): the same bits on every machine and many times
+  // faster for few rows. lhs is rounded to the digits first, so the bits are not the original's (docs/bits.md gives the
   // error).
   kDigits,
   // The integers are converted to floats and multiplied as floats, as in the original.
