@@ -36,7 +36,7 @@ def libraries():
 def listed():
     """HEADERS of BUILD.bazel."""
     names = {"load": lambda *_: None, "COPTS": [], "headers_compile_alone": lambda **_: None, "sh_test": lambda **_: None}
-    exec((pathlib.Path(__file__).parent / "BUILD.bazel").read_text(encoding="utf-8"), names)  # pylint: disable=exec-used
+    exec((ROOT / "tests/repo/headers/BUILD.bazel").read_text(encoding="utf-8"), names)  # pylint: disable=exec-used
     return names["HEADERS"]
 
 
