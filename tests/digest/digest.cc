@@ -7,7 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "aqt/core/executor.h"
 #include "aqt/core/machine/target.h"
 #include "aqt/core/machine/thread_pool.h"
@@ -37,6 +40,37 @@ void AddTo(Hash& hash, const Fields& fields, bool everywhere) {
   }
 }
 
+// A case on every target of this machine, with 1, 2 and 7 threads.
+class CaseRuns {
+ public:
+  CaseRuns() : two_(2), seven_(7) {}
+
+  // Appends what differs, although it should not, to `problems`.
+  std::map<kernels::Target, Fields> Run(const Case& c, const std::string& name, std::vector<std::string>& problems) {
+    std::map<kernels::Target, Fields> results;
+    for (const kernels::Target target : kernels::SupportedTargets()) {
+      const std::string on_target = absl::StrCat(name, " on ", kernels::ToString(target));
+      const auto compare = [&](const std::string& difference, absl::string_view how) {
+        if (!difference.empty()) problems.push_back(absl::StrCat(on_target, how, ":", difference, "\n", c.words));
+      };
+      Fields& fields = results[target] = c.run({.target = target});
+      for (Executor* pool : {&two_, &seven_}) {
+        compare(Difference(fields, c.run({.executor = pool, .target = target}), false),
+                absl::StrCat(" with ", pool->NumThreads(), " threads"));
+      }
+      compare(Difference(fields, results.begin()->second, true), "");
+      for (const EqualTargets& equal : AllEqualTargets()) {
+        if (!absl::c_linear_search(equal.targets, target)) continue;
+        compare(Difference(fields, results.at(equal.targets.front()), false), absl::StrCat(", unlike ", equal.name));
+      }
+    }
+    return results;
+  }
+
+ private:
+  kernels::ThreadPool two_, seven_;
+};
+
 void Print(const Case& c, const std::string& name, const std::map<kernels::Target, Fields>& results, std::ostream& os) {
   os << "==== " << name << (c.refused ? " refused" : "") << "\n" << c.words << "\n";
   for (const Field& field : c.fields) os << "  " << field.name << " " << field.hash << "\n";
@@ -55,20 +89,31 @@ void Print(const Case& c, const std::string& name, const std::map<kernels::Targe
 
 }  // namespace
 
-std::string GroupDigest::ToString() const {
-  std::string text = absl::StrCat(name, " refused=", refused, " all=", Hex(everywhere));
-  for (const auto& [target, hash] : on_target) absl::StrAppend(&text, " ", kernels::ToString(target), "=", Hex(hash));
-  return text;
+absl::Span<const EqualTargets> AllEqualTargets() {
+  using kernels::Target;
+  static const auto* const all = new std::vector<EqualTargets>{
+      {"scalar", {Target::kScalar, Target::kSse4}},
+      {"avx2", {Target::kAvx2, Target::kAvxVnni, Target::kAvx512, Target::kAvx512Vnni}},
+      {"avx512_bf16", {Target::kAvx512Bf16}},
+      {"amx", {Target::kAmx}},
+  };
+  return *all;
+}
+
+std::map<std::string, std::string> GroupDigest::Entries() const {
+  std::map<std::string, std::string> entries;
+  entries[std::string(kEverywhere)] = absl::StrCat(Hex(everywhere), " refused=", refused);
+  for (const auto& [targets, hash] : on_targets) entries[targets] = Hex(hash);
+  return entries;
 }
 
 std::string GroupName(const Kind& kind, int64_t group) { return absl::StrCat(kind.name, "/", group); }
 
 GroupDigest ComputeDigest(const Kind& kind, int64_t group, std::ostream* details) {
-  kernels::ThreadPool two(2), seven(7);
+  CaseRuns runs;
   GroupDigest digest{.name = GroupName(kind, group)};
   Hash everywhere;
-  std::map<kernels::Target, Hash> on_target;
-  for (const kernels::Target target : kernels::SupportedTargets()) on_target[target] = Hash();
+  std::map<std::string, Hash> on_targets;
   for (int64_t index = 0; index < kCasesPerGroup; ++index) {
     const Case c = DrawCase(kind, group, index);
     const std::string name = absl::StrCat(digest.name, "/", index);
@@ -77,27 +122,17 @@ GroupDigest ComputeDigest(const Kind& kind, int64_t group, std::ostream* details
     AddTo(everywhere, c.fields, true);
     std::map<kernels::Target, Fields> results;
     if (!c.refused) {
-      for (const kernels::Target target : kernels::SupportedTargets()) {
-        Fields& fields = results[target] = c.run({.target = target});
-        for (Executor* pool : {&two, &seven}) {
-          const std::string different = Difference(fields, c.run({.executor = pool, .target = target}), false);
-          if (different.empty()) continue;
-          digest.problems.push_back(absl::StrCat(name, " on ", kernels::ToString(target), " with ", pool->NumThreads(),
-                                                 " threads:", different, "\n", c.words));
-        }
-        const std::string different = Difference(fields, results.begin()->second, true);
-        if (!different.empty()) {
-          digest.problems.push_back(
-              absl::StrCat(name, " on ", kernels::ToString(target), ":", different, "\n", c.words));
-        }
-        AddTo(on_target[target], fields, false);
-      }
+      results = runs.Run(c, name, digest.problems);
       AddTo(everywhere, results.begin()->second, true);
+      for (const EqualTargets& equal : AllEqualTargets()) {
+        const auto result = results.find(equal.targets.front());
+        if (result != results.end()) AddTo(on_targets[std::string(equal.name)], result->second, false);
+      }
     }
     if (details != nullptr) Print(c, name, results, *details);
   }
   digest.everywhere = everywhere.value();
-  for (const auto& [target, hash] : on_target) digest.on_target[target] = hash.value();
+  for (const auto& [targets, hash] : on_targets) digest.on_targets[targets] = hash.value();
   return digest;
 }
 
