@@ -75,34 +75,81 @@ TEST(Target, SupportedTargetsAscendFromScalar) {
 #endif
 }
 
-// The variable is read once per process, so the BUILD file runs this test with several values.
-TEST(Target, EnvironmentCapsTheChoice) {
-  const char* variable = std::getenv("AQT_MAX_TARGET");
-  const std::string text = variable == nullptr ? "" : variable;
-  const absl::StatusOr<Target> cap = MaxTargetFromEnvironment();
-  if (text == "wrong") {
-    EXPECT_EQ(cap.status().code(), absl::StatusCode::kInvalidArgument);
-    const std::string message(cap.status().message());
-    EXPECT_EQ(message.find("environment variable AQT_MAX_TARGET: unknown target \"wrong\""), 0u) << message;
-  } else {
-    ASSERT_TRUE(cap.ok()) << cap.status();
-    EXPECT_TRUE(cap->Includes(BestTarget()));
+// Runs `check` in a process of its own, because the variable is read once per process. Exits with 0 if all expectations
+// were met.
+template <class F>
+void WithMaxTarget(const char* variable, F&& check) {
+  setenv("AQT_MAX_TARGET", variable, /*replace=*/1);
+  check();
+  std::exit(::testing::Test::HasFailure() ? 1 : 0);
+}
+
+// Expects BestTarget() to have this capability if the machine has it.
+void ExpectBestHas(Capability c) {
+  bool supported = false;
+  for (const Target target : SupportedTargets()) supported |= target.Has(c);
+  EXPECT_EQ(BestTarget().Has(c), supported) << ToString(c);
+}
+
+void ExpectNoCap() {
+  EXPECT_TRUE(BestTarget().Includes(Target::kScalar));
+  for (const Capability c : {Capability::kSse4, Capability::kAvx2, Capability::kAvx512, Capability::kAvx512Vnni,
+                             Capability::kAmxInt8, Capability::kAmxBf16}) {
+    ExpectBestHas(c);
   }
-  if (text.empty() || text == "wrong") {
-    EXPECT_TRUE(BestTarget().Includes(Target::kScalar));
-    for (const Capability c : {Capability::kSse4, Capability::kAvx2, Capability::kAvx512, Capability::kAvx512Vnni,
-                               Capability::kAmxInt8, Capability::kAmxBf16}) {
-      bool supported = false;
-      for (const Target target : SupportedTargets()) supported |= target.Has(c);
-      EXPECT_EQ(BestTarget().Has(c), supported) << ToString(c);
-    }
-  } else if (text[0] == '-') {
-    EXPECT_EQ(text, "-amx_int8");
-    EXPECT_FALSE(BestTarget().Has(Capability::kAmxInt8));
-    EXPECT_EQ(BestTarget().Has(Capability::kAmxBf16), IsSupported(Target::kAmx));
-  } else if (IsSupported(*cap)) {
-    EXPECT_EQ(ToString(BestTarget()), text);
+}
+
+class TargetDeathTest : public ::testing::Test {
+ protected:
+  TargetDeathTest() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+  const ::testing::ExitedWithCode succeeds_{0};
+};
+
+TEST_F(TargetDeathTest, TheEnvironmentCapsTheChoice) {
+  for (const Target want : {Target::kScalar, Target::kSse4, Target::kAvx2, Target::kAvxVnni, Target::kAvx512,
+                            Target::kAvx512Vnni, Target::kAvx512Bf16, Target::kAmx}) {
+    const std::string name = ToString(want);
+    const auto check = [&] {
+      EXPECT_EQ(*MaxTargetFromEnvironment(), want);
+      EXPECT_TRUE(want.Includes(BestTarget()));
+      if (IsSupported(want)) {
+        EXPECT_EQ(BestTarget(), want);
+      }
+    };
+    EXPECT_EXIT(WithMaxTarget(name.c_str(), check), succeeds_, "") << name;
   }
+}
+
+TEST_F(TargetDeathTest, WithoutACapThereIsNone) {
+  EXPECT_EXIT(WithMaxTarget("",
+                            [] {
+                              EXPECT_TRUE(MaxTargetFromEnvironment()->Includes(Target::kAmx | Target::kAvx512Bf16));
+                              ExpectNoCap();
+                            }),
+              succeeds_, "");
+}
+
+TEST_F(TargetDeathTest, ACapabilityIsRemoved) {
+  EXPECT_EXIT(WithMaxTarget("-amx_int8",
+                            [] {
+                              EXPECT_FALSE(BestTarget().Has(Capability::kAmxInt8));
+                              ExpectBestHas(Capability::kAmxBf16);
+                            }),
+              succeeds_, "");
+}
+
+TEST_F(TargetDeathTest, AWrongCapIsAnErrorAndCapsNothing) {
+  EXPECT_EXIT(
+      WithMaxTarget("wrong",
+                    [] {
+                      const absl::Status status = MaxTargetFromEnvironment().status();
+                      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+                      const std::string message(status.message());
+                      EXPECT_EQ(message.find("environment variable AQT_MAX_TARGET: unknown target \"wrong\""), 0u)
+                          << message;
+                      ExpectNoCap();
+                    }),
+      succeeds_, "");
 }
 
 }  // namespace

@@ -2,11 +2,10 @@
 
 #include <cstdint>
 #include <cstdlib>
-#include <regex>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "aqt/core/machine/target.h"
 #include "aqt/kernels/gemm/gemm.h"
 #include "aqt/kernels/gemm/gemm_testing.h"
@@ -17,10 +16,10 @@
 namespace aqt::kernels {
 namespace {
 
-// The variable is read once per process, so the BUILD file runs this test with several values.
-TEST(Verbose, ReportsWhatWasAskedFor) {
-  const char* variable = std::getenv("AQT_VERBOSE");
-  const std::string text = variable == nullptr ? "" : variable;
+// A product of ones that may report itself, in a process of its own, because the variable is read once per process.
+// Exits with 0 if the product and the reading of the variable are right.
+void Multiply(const char* variable, const absl::StatusOr<Verbosity>& want) {
+  setenv("AQT_VERBOSE", variable, /*replace=*/1);
   const GemmKernel& kernel = ChooseGemm({}, Target::kScalar, 2);
   const std::vector<int8_t> values(2 * 7, 1);
   const AlignedBytes lhs = Packed(kernel.target, kernel.lhs, Operand::Dense(values.data(), DType::kS8, 2, 7));
@@ -34,26 +33,27 @@ TEST(Verbose, ReportsWhatWasAskedFor) {
   args.rhs = rhs.data();
   args.out = out.data();
   args.out_rows = AxisGroup::Of(2, 1);
-
-  ::testing::internal::CaptureStderr();
   RunGemm(kernel, args, nullptr);
-  const std::string report = ::testing::internal::GetCapturedStderr();
-  EXPECT_EQ(out, std::vector<float>(2, 7.0f));
+  std::exit(out == std::vector<float>(2, 7.0f) && VerbosityFromEnvironment() == want ? 0 : 1);
+}
 
-  const absl::StatusOr<Verbosity> verbosity = VerbosityFromEnvironment();
-  if (text == "loud") {
-    EXPECT_EQ(verbosity.status(),
-              absl::InvalidArgumentError("environment variable AQT_VERBOSE is \"loud\"; expected dispatch or profile"));
-    EXPECT_EQ(report, "");
-  } else if (text == "dispatch") {
-    EXPECT_EQ(report, "aqt: emulated_s8_avx2 1 x 2 x 1 x 7\n");
-  } else if (text == "profile") {
-    const std::regex line("aqt: emulated_s8_avx2 1 x 2 x 1 x 7 [0-9]+\\.[0-9] us [0-9]+ GOP/s\n");
-    EXPECT_TRUE(std::regex_match(report, line)) << report;
-  } else {
-    EXPECT_EQ(*verbosity, Verbosity::kOff);
-    EXPECT_EQ(report, "");
-  }
+const auto kSucceeded = ::testing::ExitedWithCode(0);
+
+TEST(VerboseDeathTest, IsOffByDefault) { EXPECT_EXIT(Multiply("", Verbosity::kOff), kSucceeded, "^$"); }
+
+TEST(VerboseDeathTest, Dispatch) {
+  EXPECT_EXIT(Multiply("dispatch", Verbosity::kDispatch), kSucceeded, "^aqt: emulated_s8_avx2 1 x 2 x 1 x 7\n$");
+}
+
+TEST(VerboseDeathTest, Profile) {
+  EXPECT_EXIT(Multiply("profile", Verbosity::kProfile), kSucceeded,
+              "^aqt: emulated_s8_avx2 1 x 2 x 1 x 7 [0-9]+\\.[0-9] us [0-9]+ GOP/s\n$");
+}
+
+TEST(VerboseDeathTest, AnUnknownWordIsAnErrorAndReportsNothing) {
+  EXPECT_EXIT(Multiply("loud", absl::InvalidArgumentError(
+                                   "environment variable AQT_VERBOSE is \"loud\"; expected dispatch or profile")),
+              kSucceeded, "^$");
 }
 
 }  // namespace

@@ -1,8 +1,12 @@
 #include "aqt/runtime/memory/array_pool.h"
 
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
@@ -46,11 +50,20 @@ TEST(ArrayPoolTest, TheTotalIsBounded) {
   EXPECT_EQ(pool.kept_bytes(), 90);
 }
 
+// Nothing else gets the memory: what is written to it stays.
 TEST(ArrayPoolTest, MemoryOutlivesThePool) {
+  constexpr int64_t kBytes = 100;
   std::optional<ArrayPool> pool(1000);
-  const std::shared_ptr<void> memory = pool->Take(100);
+  const std::shared_ptr<void> memory = pool->Take(kBytes);
+  std::memset(memory.get(), 1, kBytes);
   pool.reset();
-  static_cast<char*>(memory.get())[99] = 1;
+  std::vector<std::shared_ptr<void>> others;
+  for (int i = 0; i < 100; ++i) {
+    others.push_back(AllocateUninitialized(kBytes));
+    std::memset(others.back().get(), 2, kBytes);
+  }
+  const char* const bytes = static_cast<const char*>(memory.get());
+  EXPECT_EQ(std::string(bytes, kBytes), std::string(kBytes, 1));
 }
 
 TEST(ArrayPoolTest, LargeArraysOfTheThreadComeFromIt) {
