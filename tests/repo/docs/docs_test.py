@@ -29,14 +29,31 @@ class ConfigReference(unittest.TestCase):
         self.assertEqual(problems, [])
         self.assertEqual(read(config_reference.PAGE), text, "run bazel/config_reference.py")
 
-    def test_every_field_of_the_protos_is_on_it(self):
-        page = read(config_reference.PAGE)
-        for file in config_reference.FILES:
-            field_line = r"^ +(?:optional |repeated )?[\w.]+ (\w+) = \d+;"
-            fields = re.findall(field_line, read(f"configs/{file}"), re.M)
-            self.assertGreater(len(fields), 5)
-            for field in fields:
-                self.assertIn(f"| `{field}` | ", page)
+    def test_a_message(self):
+        _, items = config_reference.parse("""syntax = "proto3";
+// M.
+message M {
+  // A | b. Default: 1.
+  int32 a = 1;
+  // Default: none.
+  repeated Other more = 2;
+  // One. Required.
+  oneof one {
+    // Of text.
+    string text = 3;
+    // Of another.
+    Other other = 4;
+  }
+}
+""")
+        self.assertEqual(config_reference.describe_message(items[0], {"M", "Other"}), [
+            "| field | type | meaning |",
+            "| --- | --- | --- |",
+            "| `a` | `int32` | A \\| b. Default: 1. |",
+            "| `more` | list of [Other](#other) | Default: none. |",
+            "| one of |  | One. Required. |",
+            "| `text` | `string` | (one of) Of text. |",
+            "| `other` | [Other](#other) | (one of) Of another. |"])
 
     def test_what_is_missing_is_noticed(self):
         head = 'syntax = "proto3";\n'
@@ -71,7 +88,6 @@ class Features(unittest.TestCase):
         rows = json.loads(read(feature_table.DATA))
         self.assertEqual(feature_table.problems(ROOT, rows), [])
         self.assertEqual(read(feature_table.PAGE), feature_table.page(rows), "run bazel/feature_table.py")
-        self.assertEqual(sum(row["part"] != "older" for row in rows), 56)
 
     def test_a_false_claim_is_noticed(self):
         with tempfile.TemporaryDirectory() as scratch:
@@ -189,7 +205,7 @@ flowchart TB
 
 
 class DifferencesFromAqt(unittest.TestCase):
-    """Each field of Compat has its line in the table, is set by Original(), and by a unit test of its own."""
+    """Each field of Compat has its line in the table and is set by Original()."""
 
     def fields(self):
         struct = re.search(r"^struct Compat \{\n(.*?)^\};", read("aqt/quant/config/semantics.h"), re.M | re.S)[1]
@@ -207,11 +223,6 @@ class DifferencesFromAqt(unittest.TestCase):
         # Original() sets the fields of this table, which has each of them.
         table = re.search(r"kCompatFields\[\] = \{(.*?)\n\};", read("aqt/quant/config/semantics.cc"), re.M | re.S)[1]
         self.assertEqual(re.findall(r'\{"(\w+)", &Compat::\1\}', table), self.fields())
-
-    def test_a_unit_test_sets_each(self):
-        tests = "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "aqt").glob("**/*_test.cc")))
-        unset = [field for field in self.fields() if not re.search(rf"\.{field} = (?!false)", tests)]
-        self.assertEqual(unset, [], "no test under aqt/ sets these fields of Compat")
 
 
 if __name__ == "__main__":
