@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 
+#include "aqt/testing/own_memory.h"
 #include "gtest/gtest.h"
 
 namespace aqt::internal {
@@ -45,7 +46,7 @@ TEST(BufferPoolTest, MemoryOutlivesThePool) {
   std::optional<BufferPool> pool(1000);
   const std::shared_ptr<void> memory = pool->Take(100);
   pool.reset();
-  static_cast<char*>(memory.get())[99] = 1;
+  ::aqt::testing::ExpectKeepsItsContents(memory.get(), 100);
 }
 
 }  // namespace
