@@ -31,10 +31,19 @@ constexpr DType EigenDType() {
   else return kDTypeOf<T>;
 }
 
-// An Eigen matrix-like expression with memory, owned or not; not a sum, a product, a transpose of a product, ...
+template <class M>
+constexpr bool HasMemory() {
+  return (Eigen::internal::traits<M>::Flags & Eigen::DirectAccessBit) != 0;
+}
+
+// An Eigen matrix-like expression with memory, its own or not: not a sum, a product, a transpose of a product, ...
 template <class M>
 concept EigenMatrix = std::is_base_of_v<Eigen::DenseBase<std::remove_cv_t<M>>, std::remove_cv_t<M>> &&
-                      (Eigen::internal::traits<std::remove_cv_t<M>>::Flags& Eigen::DirectAccessBit) != 0;
+    HasMemory<std::remove_cv_t<M>>();
+
+// One that owns its memory.
+template <class M>
+concept OwningEigenMatrix = EigenMatrix<M> && std::is_base_of_v<Eigen::PlainObjectBase<M>, M>;
 
 // Eigen::Tensor, TensorFixedSize or TensorMap of them. (Described structurally, because the tensor module may not be
 // included.)
@@ -45,6 +54,11 @@ concept EigenTensor = !EigenMatrix<T> && requires(T & tensor) {
   tensor.dimension(0);
   tensor.data();
 };
+
+template <class M>
+concept EigenMatrixOrReference = EigenMatrix<std::remove_reference_t<M>>;
+template <class T>
+concept EigenTensorOrReference = EigenTensor<std::remove_reference_t<T>>;
 
 struct EigenLayout {
   Shape shape;
@@ -90,19 +104,18 @@ ArrayRef ViewOf(const T& tensor) {
   return {internal::EigenDType<typename T::Scalar>(), layout.shape, layout.strides, tensor.data()};
 }
 
-// Deleted: the view would outlive the memory of a temporary matrix. (A temporary map or block is allowed.)
-template <internal::EigenMatrix M>
-requires std::is_base_of_v<Eigen::PlainObjectBase<M>, M> ArrayRef ViewOf(const M&&)
-= delete;
+// A temporary matrix would take its memory with it. (A temporary map or block does not, and is allowed.)
+template <internal::OwningEigenMatrix M>
+ArrayRef ViewOf(const M&&) = delete;
 
-template <class M>
-requires internal::EigenMatrix<std::remove_reference_t<M>> MutableArrayRef MutableViewOf(M&& m) {
+template <internal::EigenMatrixOrReference M>
+MutableArrayRef MutableViewOf(M&& m) {
   static_assert(!std::is_const_v<std::remove_pointer_t<decltype(m.data())>>, "the Eigen object must not be const");
   const internal::EigenLayout layout = internal::LayoutOfMatrix(m);
   return {internal::EigenDType<typename std::remove_cvref_t<M>::Scalar>(), layout.shape, layout.strides, m.data()};
 }
-template <class T>
-requires internal::EigenTensor<std::remove_reference_t<T>> MutableArrayRef MutableViewOf(T&& tensor) {
+template <internal::EigenTensorOrReference T>
+MutableArrayRef MutableViewOf(T&& tensor) {
   static_assert(!std::is_const_v<std::remove_pointer_t<decltype(tensor.data())>>, "the Eigen object must not be const");
   const internal::EigenLayout layout = internal::LayoutOfTensor(tensor);
   return {internal::EigenDType<typename std::remove_cvref_t<T>::Scalar>(), layout.shape, layout.strides, tensor.data()};

@@ -28,14 +28,14 @@ constexpr DigitLayout kLayout = D == 1 ? DigitLayout::kBytes : DigitLayout::kWor
 template <int D>
 constexpr int64_t kLineBytes = 4 * D;
 template <int D, int T>
-constexpr int64_t kWordBytes = kLineBytes<D>* T;
+constexpr int64_t kWordBytes{kLineBytes<D> * T};
 
 // The maximum number of lines, and the number of panel vectors, that are multiplied by a group at a time. Weights of
 // fewer bits are unpacked once for many lines.
 template <int kBits, int D>
 constexpr int kMostLines = D == 1 || kBits < 8 ? 4 : 2;
 template <int R, int D>
-constexpr int kWidth = R* D > 6 ? 2 : 4;
+constexpr int kWidth = (R * D) > 6 ? 2 : 4;
 constexpr int64_t kFetchLines = 16;  // see FetchingOf
 constexpr int kRowPanels = 2;        // that a row processes side by side
 

@@ -64,8 +64,8 @@ struct VectorTile : Ops {
   template <bool kWide>
   static constexpr int kShared = kWide ? 1 : Ops::kRhs.SharedGroups();
   template <bool kWide>
-  static constexpr int64_t kRhsVectorBytes = kWide ? kLanes* Ops::kRhs.k_group* Ops::kWideRhsElementBytes
-                                                   : Ops::kRhs.GroupBytes(kShared<false>) / kVectors;
+  static constexpr int64_t kRhsVectorBytes{kWide ? kLanes * Ops::kRhs.k_group * Ops::kWideRhsElementBytes
+                                                 : Ops::kRhs.GroupBytes(kShared<false>) / kVectors};
 
   template <bool kWide>
   static constexpr int RhsShift() {
@@ -144,7 +144,25 @@ struct VectorTile : Ops {
     add.template operator()<1>(odd);
   }
 
-  // Starts from init[r * init_stride + column], or from 0. From one panel to the next, init advances by `rhs.bytes`.
+  template <int R, int P>
+  static HWY_INLINE void SetZero(Sums<R, P>& s) {
+    const D d;
+#pragma GCC unroll 2
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+      for (int j = 0; j < kVectors * P; ++j) s.v[r][j] = hn::Zero(d);
+    }
+  }
+  template <int R, int P>
+  static HWY_INLINE void AddTo(const Sums<R, P>& more, Sums<R, P>& s) {
+#pragma GCC unroll 2
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+      for (int j = 0; j < kVectors * P; ++j) s.v[r][j] = hn::Add(s.v[r][j], more.v[r][j]);
+    }
+  }
+
+  // Begins with init[r * init_stride + column], or with 0. From one panel to the next, init moves on by `rhs.bytes`.
   template <bool kWide, int R, int P>
   static HWY_INLINE void Sum(internal::TileLhs lhs, Panels rhs, int64_t groups, const Acc* init, int64_t init_stride,
                              Sums<R, P>& s) {
@@ -170,13 +188,7 @@ struct VectorTile : Ops {
     [[maybe_unused]] Sums<R, P> more[kMore];
     if constexpr (kSplits) {
 #pragma GCC unroll 3
-      for (int i = 0; i < kMore; ++i) {
-#pragma GCC unroll 2
-        for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 8
-          for (int j = 0; j < kVectors * P; ++j) more[i].v[r][j] = hn::Zero(d);
-        }
-      }
+      for (int i = 0; i < kMore; ++i) SetZero(more[i]);
     }
     const char* HWY_RESTRICT at = lhs.data;
     for (; groups >= PanelFormat::kStepGroups; groups -= PanelFormat::kStepGroups) {
@@ -206,13 +218,7 @@ struct VectorTile : Ops {
     }
     if constexpr (kSplits) {
 #pragma GCC unroll 3
-      for (int i = 0; i < kMore; ++i) {
-#pragma GCC unroll 2
-        for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 8
-          for (int j = 0; j < kVectors * P; ++j) s.v[r][j] = hn::Add(s.v[r][j], more[i].v[r][j]);
-        }
-      }
+      for (int i = 0; i < kMore; ++i) AddTo(more[i], s);
     }
     for (; groups > 0; groups -= kParts, at += 4 * kParts, rhs.rhs += kGroupBytes) {
       Group<kWide, 0>(at, rhs, s);
@@ -248,8 +254,12 @@ struct VectorTile : Ops {
   // A sum and its products with two scales, each rounded to T.
   template <bool kFlush>
   static HWY_INLINE VF Value(V sum) {
-    if constexpr (std::is_same_v<Acc, float>) return Flushed < kFlush && !Ops::kSumsAreNormal > (sum);
-    else return hn::ConvertTo(DF(), sum);
+    if constexpr (std::is_same_v<Acc, float>) {
+      constexpr bool kFlushSum = kFlush && !Ops::kSumsAreNormal;
+      return Flushed<kFlushSum>(sum);
+    } else {
+      return hn::ConvertTo(DF(), sum);
+    }
   }
   template <bool kFlush, class T>
   static HWY_INLINE VF Scaled(VF x, VF first, VF second) {

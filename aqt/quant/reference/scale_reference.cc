@@ -243,9 +243,12 @@ Value Bounds(const Percentile& c, const Groups& t, DType&) {
   return bounds;
 }
 
-// Tests of calibrations with state use only the plan.
 template <class C>
-requires(CalibrationTraits<C>::kHasState) Value Bounds(const C&, const Groups& t, DType&) {
+concept HasState = CalibrationTraits<C>::kHasState;
+
+// Tests of those with state call only the plan.
+template <HasState C>
+Value Bounds(const C&, const Groups& t, DType&) {
   AQT_CHECK(!CalibrationTraits<C>::kHasState);
   return t.zeros;
 }
