@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <variant>
@@ -79,7 +80,10 @@ class Builder {
   void AddBroadcast(const Equation& eqn, FusedRole role);
   void AddElementwise(const Equation& eqn, ElementwiseFn fn, FusedRole role, int index);
   void AddStrip(int first, int last);
-  // Whether any instruction so far that runs for each piece reads the location.
+  struct Strip;
+  int StripOperand(VarId var, Strip& strip) const;  // its id
+  void AddStep(int index, Strip& strip, Instruction& instruction);
+  // Whether an instruction for each piece does, of those so far.
   bool IsRead(const Location& location) const;
   // Whether it is a large operand of the group that no member has read yet.
   bool IsInMemory(VarId var, const Location& location) const;
@@ -347,66 +351,65 @@ void Builder::AddElementwise(const Equation& eqn, ElementwiseFn fn, FusedRole ro
   fused_->each.push_back(std::move(instruction));
 }
 
-// Adds the steps first .. last and the broadcasts between them.
-void Builder::AddStrip(int first, int last) {
-  const FusedRole role = group_.members[first].role;
-  const int64_t width = Width(role);
-  kernels::StripBuilder strip;
+// The steps of a strip, and what they read and write.
+struct Builder::Strip {
+  int first = 0;
+  FusedRole role = FusedRole::kFull;
+  kernels::StripBuilder steps = {};
   // An array may be read as two dtypes.
-  absl::flat_hash_map<std::pair<VarId, DType>, int> ids;
-  std::vector<Location> arrays, numbers;
-  std::vector<DType> number_dtypes;
+  absl::flat_hash_map<std::pair<VarId, DType>, int> ids = {};
+  std::vector<Location> arrays = {}, numbers = {};
+  std::vector<DType> number_dtypes = {};
   uint32_t streamed = 0, fetched = 0;
-  const auto operand = [&](VarId var) {
-    const VarId root = Root(var);
-    const DType dtype = program_.aval(var).dtype;
-    const std::pair<VarId, DType> key{root, dtype};
-    if (const auto it = ids.find(key); it != ids.end()) return it->second;
-    if (const auto it = numbers_.find(root); it != numbers_.end()) {
-      numbers.push_back(LocationOf(it->second.source, 0, dtype));
-      number_dtypes.push_back(dtype);
-      return ids[key] = strip.Number(it->second.per_row, dtype);
-    }
-    arrays.push_back(LocationOf(root, width, dtype));
-    if (block_columns_ == 0 && arrays.size() <= 32 && IsInMemory(root, arrays.back()))
-      fetched |= uint32_t{1} << (arrays.size() - 1);
-    return ids[key] = dtype == DType::kBool ? strip.BoolArray() : strip.Array(dtype, one_rows_.contains(root));
-  };
-  Instruction instruction;
-  for (int i = first; i <= last; ++i) {
-    if (strips_[i] != first) continue;
-    const Equation& eqn = EquationOf(group_.members[i]);
-    if (group_.members[i].role == FusedRole::kReduceRows) {
-      strip.SumRows(ids.at({Root(eqn.in[0]), DType::kF32}));
-      instruction.out.push_back(Result(eqn, FusedRole::kReduceRows, /*once=*/false));
-      FindShared(eqn, instruction.out.back(), i);
-      continue;
-    }
-    absl::InlinedVector<int, 3> in;
-    for (const VarId var : eqn.in) in.push_back(operand(var));
-    int id;
-    if (const auto* unary = std::get_if<UnaryOp>(&eqn.op)) id = strip.Unary(unary->kind, in[0]);
-    else if (const auto* binary = std::get_if<BinaryOp>(&eqn.op)) id = strip.Binary(binary->kind, in[0], in[1]);
-    else if (const auto* compare = std::get_if<CompareOp>(&eqn.op)) id = strip.Compare(compare->kind, in[0], in[1]);
-    else if (std::holds_alternative<CastOp>(eqn.op)) id = strip.Cast(program_.aval(eqn.out[0]).dtype, in[0]);
-    else id = strip.Select(in[0], in[1], in[2]);
-    ids[{eqn.out[0], program_.aval(eqn.out[0]).dtype}] = id;
-    if (OnlyStepsRead(eqn.out[0], first)) continue;
-    strip.Output(id);
-    if (instruction.out.size() < 32 && IsStreamed(eqn.out[0], first)) {
-      streamed |= uint32_t{1} << instruction.out.size();
-    }
-    instruction.out.push_back(Result(eqn, role, /*once=*/false));
-    FindShared(eqn, instruction.out.back(), i);
+};
+
+int Builder::StripOperand(VarId var, Strip& strip) const {
+  const VarId root = Root(var);
+  const DType dtype = program_.aval(var).dtype;
+  const std::pair<VarId, DType> key{root, dtype};
+  if (const auto it = strip.ids.find(key); it != strip.ids.end()) return it->second;
+  if (const auto it = numbers_.find(root); it != numbers_.end()) {
+    strip.numbers.push_back(LocationOf(it->second.source, 0, dtype));
+    strip.number_dtypes.push_back(dtype);
+    return strip.ids[key] = strip.steps.Number(it->second.per_row, dtype);
   }
-  instruction.in.assign(arrays.begin(), arrays.end());
-  instruction.in.insert(instruction.in.end(), numbers.begin(), numbers.end());
-  fused_->streams |= streamed != 0;
-  const size_t num_arrays = arrays.size();
-  const int cost = strip.Cost();
-  const kernels::StripFunction function = std::move(strip).Build();
-  instruction.prepared = {Location::Where::kKept, kept_.Take(function.PreparedBytes()), 0};
-  instruction.prepare = [=](const FusedCall& call) {
+  strip.arrays.push_back(LocationOf(root, Width(strip.role), dtype));
+  if (block_columns_ == 0 && strip.arrays.size() <= 32 && IsInMemory(root, strip.arrays.back()))
+    strip.fetched |= uint32_t{1} << (strip.arrays.size() - 1);
+  return strip.ids[key] =
+             dtype == DType::kBool ? strip.steps.BoolArray() : strip.steps.Array(dtype, one_rows_.contains(root));
+}
+
+void Builder::AddStep(int index, Strip& strip, Instruction& instruction) {
+  const Equation& eqn = EquationOf(group_.members[index]);
+  if (group_.members[index].role == FusedRole::kReduceRows) {
+    strip.steps.SumRows(strip.ids.at({Root(eqn.in[0]), DType::kF32}));
+    instruction.out.push_back(Result(eqn, FusedRole::kReduceRows, /*once=*/false));
+    FindShared(eqn, instruction.out.back(), index);
+    return;
+  }
+  absl::InlinedVector<int, 3> in;
+  for (const VarId var : eqn.in) in.push_back(StripOperand(var, strip));
+  int id;
+  if (const auto* unary = std::get_if<UnaryOp>(&eqn.op)) id = strip.steps.Unary(unary->kind, in[0]);
+  else if (const auto* binary = std::get_if<BinaryOp>(&eqn.op)) id = strip.steps.Binary(binary->kind, in[0], in[1]);
+  else if (const auto* compare = std::get_if<CompareOp>(&eqn.op)) id = strip.steps.Compare(compare->kind, in[0], in[1]);
+  else if (std::holds_alternative<CastOp>(eqn.op)) id = strip.steps.Cast(program_.aval(eqn.out[0]).dtype, in[0]);
+  else id = strip.steps.Select(in[0], in[1], in[2]);
+  strip.ids[{eqn.out[0], program_.aval(eqn.out[0]).dtype}] = id;
+  if (OnlyStepsRead(eqn.out[0], strip.first)) return;
+  strip.steps.Output(id);
+  if (instruction.out.size() < 32 && IsStreamed(eqn.out[0], strip.first)) {
+    strip.streamed |= uint32_t{1} << instruction.out.size();
+  }
+  instruction.out.push_back(Result(eqn, strip.role, /*once=*/false));
+  FindShared(eqn, instruction.out.back(), index);
+}
+
+std::function<void(const FusedCall&)> PrepareStrip(const kernels::StripFunction& function, size_t num_arrays,
+                                                   const std::vector<DType>& number_dtypes, int64_t width,
+                                                   uint32_t streamed, uint32_t fetched) {
+  return [=](const FusedCall& call) {
     const float* numbers_of_call[kernels::StripBuilder::kMaxOperands];
     float widened[kernels::StripBuilder::kMaxOperands];
     for (size_t i = 0; i < number_dtypes.size(); ++i) {
@@ -431,8 +434,11 @@ void Builder::AddStrip(int first, int last) {
                       .ahead_part = call.ahead_part},
                      call.prepared);
   };
-  instruction.run = [num_arrays, num_numbers = number_dtypes.size(), width](const FusedCall& call) {
-    // Only numbers per row are read; they are f32.
+}
+
+std::function<void(const FusedCall&)> RunStrip(size_t num_arrays, size_t num_numbers, int64_t width) {
+  return [=](const FusedCall& call) {
+    // Only those for each row are read, which are f32.
     const float* numbers_of_call[kernels::StripBuilder::kMaxOperands];
     for (size_t i = 0; i < num_numbers; ++i) numbers_of_call[i] = static_cast<const float*>(call.in[num_arrays + i]);
     kernels::StripFunction::Run({.arrays = call.in,
@@ -444,7 +450,26 @@ void Builder::AddStrip(int first, int last) {
                                  .row_stride = call.row_stride},
                                 call.prepared);
   };
-  if (role == FusedRole::kFull && !ahead_.empty()) {
+}
+
+// The steps first .. last, and between them broadcasts.
+void Builder::AddStrip(int first, int last) {
+  Strip strip{.first = first, .role = group_.members[first].role};
+  Instruction instruction;
+  for (int i = first; i <= last; ++i) {
+    if (strips_[i] == first) AddStep(i, strip, instruction);
+  }
+  instruction.in.assign(strip.arrays.begin(), strip.arrays.end());
+  instruction.in.insert(instruction.in.end(), strip.numbers.begin(), strip.numbers.end());
+  fused_->streams |= strip.streamed != 0;
+  const int64_t width = Width(strip.role);
+  const int cost = strip.steps.Cost();
+  const kernels::StripFunction function = std::move(strip.steps).Build();
+  instruction.prepared = {Location::Where::kKept, kept_.Take(function.PreparedBytes()), 0};
+  instruction.prepare =
+      PrepareStrip(function, strip.arrays.size(), strip.number_dtypes, width, strip.streamed, strip.fetched);
+  instruction.run = RunStrip(strip.arrays.size(), strip.numbers.size(), width);
+  if (strip.role == FusedRole::kFull && !ahead_.empty()) {
     Ahead& ahead =
         *std::min_element(ahead_.begin(), ahead_.end(), [](const Ahead& a, const Ahead& b) { return a.cost < b.cost; });
     ahead.strips.emplace_back(fused_->each.size(), cost);
