@@ -18,6 +18,7 @@
 #include "aqt/core/check.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
+#include "aqt/core/executor.h"
 #include "aqt/core/rng.h"
 #include "aqt/core/shape.h"
 #include "aqt/quant/config/call_options.h"
@@ -186,6 +187,130 @@ uint64_t HashOf(const QTensor& qtensor) {
   return hash.value();
 }
 
+// One use of a contraction, and the fields of what comes out of it.
+class UseRun {
+ public:
+  UseRun(Contraction contraction, const Use& use, Executor* executor)
+      : contraction_(std::move(contraction)), use_(use), runtime_{.executor = executor} {
+    if (use.observed) runtime_.observer = &observer_;
+    if (use.own_product) runtime_.product = &product_;
+  }
+
+  Fields Run() && {
+    PrepareOperands();
+    RunSteps();
+    return std::move(fields_);
+  }
+
+ private:
+  void Add(absl::string_view name, bool everywhere, uint64_t hash) {
+    fields_.push_back({std::string(name), everywhere, hash});
+  }
+  // Whether the status is good. If not, its code is a field.
+  bool AddStatus(absl::string_view name, const absl::Status& status) {
+    if (!status.ok()) Add(name, true, static_cast<uint64_t>(status.code()));
+    return status.ok();
+  }
+  void AddState(absl::string_view name, const Statistics& state) {
+    if (state.empty()) return;
+    Hash hash;
+    state.HashInto(hash);
+    Add(name, true, hash.value());
+  }
+
+  void PrepareOperands();
+  DotOperand Operand(Side side, const ArrayRef& value) const;
+  // All steps, up to the first that is refused, and what was seen. Nothing was seen if one is refused.
+  void RunSteps();
+  bool RunStep(size_t index);
+  bool RunBackward(const Use::Step& step, const std::string& suffix, Residuals& residuals);
+
+  const Contraction contraction_;
+  const Use& use_;
+  HashingObserver observer_;
+  OwnProduct product_;
+  Runtime runtime_;
+  Fields fields_;
+  std::optional<PreparedOperand> prepared_[2];
+  Statistics forward_state_{contraction_.forward_state}, backward_state_{contraction_.backward_state};
+};
+
+void UseRun::PrepareOperands() {
+  for (const Side side : {Side::kLhs, Side::kRhs}) {
+    const Use::Operand how = side == Side::kLhs ? use_.lhs : use_.rhs;
+    if (how == Use::Operand::kValue) continue;
+    const Use::Step& step = use_.steps.front();
+    const Placed value(side == Side::kLhs ? step.lhs : step.rhs,
+                       side == Side::kLhs ? use_.lhs_layout : use_.rhs_layout);
+    absl::StatusOr<PreparedOperand> operand = Prepare(contraction_, how, side, value.ref(), step.context, runtime_);
+    const std::string name = absl::StrCat("prepared_", side == Side::kLhs ? "lhs" : "rhs");
+    if (!AddStatus(name, operand.status())) continue;  // the value, then
+    Add(name, true, HashOf(operand->qtensor()));
+    prepared_[side == Side::kLhs ? 0 : 1] = *std::move(operand);
+  }
+}
+
+DotOperand UseRun::Operand(Side side, const ArrayRef& value) const {
+  const std::optional<PreparedOperand>& prepared = prepared_[side == Side::kLhs ? 0 : 1];
+  if (!prepared.has_value()) return DotOperand(value);
+  const Use::Operand how = side == Side::kLhs ? use_.lhs : use_.rhs;
+  if (how == Use::Operand::kPrepared || how == Use::Operand::kMasked) return DotOperand(*prepared);
+  return DotOperand(value, *prepared);
+}
+
+void UseRun::RunSteps() {
+  for (size_t i = 0; i < use_.steps.size(); ++i) {
+    if (!RunStep(i)) return;
+  }
+  for (const auto& [name, hash] : observer_.hashes) {
+    Add(absl::StrCat("seen ", name), !name.ends_with(".accum") || use_.own_product, hash);
+  }
+  if (use_.own_product) Add("product", true, product_.seen.value());
+}
+
+bool UseRun::RunStep(size_t index) {
+  const Use::Step& step = use_.steps[index];
+  const std::string suffix = index == 0 ? "" : absl::StrCat("_", index);
+  const Placed lhs(step.lhs, use_.lhs_layout), rhs(step.rhs, use_.rhs_layout), out(contraction_.out, use_.out_layout);
+  Residuals residuals(use_.residuals);
+  const auto forward = [&](Residuals* kept) {
+    return forward_state_.Call([&](const StateArrays& state) {
+      return contraction_.forward(Operand(Side::kLhs, lhs.ref()), Operand(Side::kRhs, rhs.ref()), step.context,
+                                  out.ref(), kept, runtime_, state);
+    });
+  };
+  bool with_gradients = contraction_.backward != nullptr;
+  const absl::Status status = forward(with_gradients ? &residuals : nullptr);
+  if (!AddStatus("forward" + suffix, status)) {
+    // Often the gradient is what is refused.
+    if (!with_gradients) return false;
+    with_gradients = false;
+    if (!AddStatus("forward_only" + suffix, forward(nullptr))) return false;
+  }
+  Add("out" + suffix, contraction_.out_everywhere || use_.own_product, HashOf(out.ref()));
+  AddState("forward_state" + suffix, forward_state_);
+  return !with_gradients || RunBackward(step, suffix, residuals);
+}
+
+bool UseRun::RunBackward(const Use::Step& step, const std::string& suffix, Residuals& residuals) {
+  Add("residual_bytes" + suffix, true, static_cast<uint64_t>(residuals.num_bytes()));
+  const Placed g(step.g, use_.g_layout), dlhs(contraction_.lhs, use_.gradient_layout),
+      drhs(contraction_.rhs, use_.gradient_layout);
+  const absl::Status status = backward_state_.Call([&](const StateArrays& state) {
+    return contraction_.backward(g.ref(), residuals, step.context,
+                                 use_.want_dlhs ? std::optional(dlhs.ref()) : std::nullopt,
+                                 use_.want_drhs ? std::optional(drhs.ref()) : std::nullopt, runtime_, state);
+  });
+  if (!AddStatus("backward" + suffix, status)) return false;
+  if (use_.want_dlhs) Add("dlhs" + suffix, contraction_.dlhs_everywhere || use_.own_product, HashOf(dlhs.ref()));
+  if (use_.want_drhs) Add("drhs" + suffix, contraction_.drhs_everywhere || use_.own_product, HashOf(drhs.ref()));
+  AddState("backward_state" + suffix, backward_state_);
+  Hash kept;
+  for (const Array& array : std::move(residuals).Release()) kept.Add(array);
+  Add("residuals" + suffix, true, kept.value());
+  return true;
+}
+
 }  // namespace
 
 std::string Use::ToString() const {
@@ -247,96 +372,9 @@ Use DrawUse(Draw& draw, const Contraction& contraction, const UseStyle& style) {
 }
 
 Fields Run(const Planner& planner, const Use& use, const Machine& where) {
-  Fields fields;
-  const auto add = [&](absl::string_view name, bool everywhere, uint64_t hash) {
-    fields.push_back({std::string(name), everywhere, hash});
-  };
-  const auto add_status = [&](absl::string_view name, const absl::Status& status) {
-    if (!status.ok()) add(name, true, static_cast<uint64_t>(status.code()));
-    return status.ok();
-  };
-  HashingObserver observer;
-  OwnProduct product;
-  const absl::StatusOr<Contraction> planned = planner(use.semantics, where.target);
+  absl::StatusOr<Contraction> planned = planner(use.semantics, where.target);
   AQT_CHECK(planned.ok());  // planned before, with other semantics
-  const Contraction& contraction = *planned;
-  Runtime runtime{.executor = where.executor};
-  if (use.observed) runtime.observer = &observer;
-  if (use.own_product) runtime.product = &product;
-
-  std::optional<PreparedOperand> prepared[2];
-  for (const Side side : {Side::kLhs, Side::kRhs}) {
-    const Use::Operand how = side == Side::kLhs ? use.lhs : use.rhs;
-    if (how == Use::Operand::kValue) continue;
-    const Use::Step& step = use.steps.front();
-    const Placed value(side == Side::kLhs ? step.lhs : step.rhs, side == Side::kLhs ? use.lhs_layout : use.rhs_layout);
-    absl::StatusOr<PreparedOperand> operand = Prepare(contraction, how, side, value.ref(), step.context, runtime);
-    const std::string name = absl::StrCat("prepared_", side == Side::kLhs ? "lhs" : "rhs");
-    if (!add_status(name, operand.status())) continue;  // the value, then
-    add(name, true, HashOf(operand->qtensor()));
-    prepared[side == Side::kLhs ? 0 : 1] = *std::move(operand);
-  }
-  const auto operand = [&](Side side, const ArrayRef& value) {
-    const std::optional<PreparedOperand>& p = prepared[side == Side::kLhs ? 0 : 1];
-    if (!p.has_value()) return DotOperand(value);
-    const Use::Operand how = side == Side::kLhs ? use.lhs : use.rhs;
-    if (how == Use::Operand::kPrepared || how == Use::Operand::kMasked) return DotOperand(*p);
-    return DotOperand(value, *p);
-  };
-
-  Statistics forward_state(contraction.forward_state), backward_state(contraction.backward_state);
-  for (size_t i = 0; i < use.steps.size(); ++i) {
-    const Use::Step& step = use.steps[i];
-    const std::string suffix = i == 0 ? "" : absl::StrCat("_", i);
-    const Placed lhs(step.lhs, use.lhs_layout), rhs(step.rhs, use.rhs_layout), out(contraction.out, use.out_layout);
-    Residuals residuals(use.residuals);
-    const auto forward = [&](Residuals* kept) {
-      return forward_state.Call([&](const StateArrays& state) {
-        return contraction.forward(operand(Side::kLhs, lhs.ref()), operand(Side::kRhs, rhs.ref()), step.context,
-                                   out.ref(), kept, runtime, state);
-      });
-    };
-    bool with_gradients = contraction.backward != nullptr;
-    absl::Status status = forward(with_gradients ? &residuals : nullptr);
-    if (!add_status("forward" + suffix, status)) {
-      // Often the gradient is what is refused.
-      if (!with_gradients) return fields;
-      with_gradients = false;
-      if (!add_status("forward_only" + suffix, forward(nullptr))) return fields;
-    }
-    add("out" + suffix, contraction.out_everywhere || use.own_product, HashOf(out.ref()));
-    if (!forward_state.empty()) {
-      Hash hash;
-      forward_state.HashInto(hash);
-      add("forward_state" + suffix, true, hash.value());
-    }
-    if (!with_gradients) continue;
-
-    add("residual_bytes" + suffix, true, static_cast<uint64_t>(residuals.num_bytes()));
-    const Placed g(step.g, use.g_layout), dlhs(contraction.lhs, use.gradient_layout),
-        drhs(contraction.rhs, use.gradient_layout);
-    status = backward_state.Call([&](const StateArrays& state) {
-      return contraction.backward(g.ref(), residuals, step.context,
-                                  use.want_dlhs ? std::optional(dlhs.ref()) : std::nullopt,
-                                  use.want_drhs ? std::optional(drhs.ref()) : std::nullopt, runtime, state);
-    });
-    if (!add_status("backward" + suffix, status)) return fields;
-    if (use.want_dlhs) add("dlhs" + suffix, contraction.dlhs_everywhere || use.own_product, HashOf(dlhs.ref()));
-    if (use.want_drhs) add("drhs" + suffix, contraction.drhs_everywhere || use.own_product, HashOf(drhs.ref()));
-    if (!backward_state.empty()) {
-      Hash hash;
-      backward_state.HashInto(hash);
-      add("backward_state" + suffix, true, hash.value());
-    }
-    Hash kept;
-    for (const Array& array : std::move(residuals).Release()) kept.Add(array);
-    add("residuals" + suffix, true, kept.value());
-  }
-  for (const auto& [name, hash] : observer.hashes) {
-    add(absl::StrCat("seen ", name), !name.ends_with(".accum") || use.own_product, hash);
-  }
-  if (use.own_product) add("product", true, product.seen.value());
-  return fields;
+  return UseRun(*std::move(planned), use, where.executor).Run();
 }
 
 }  // namespace aqt::digest

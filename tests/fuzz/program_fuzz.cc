@@ -116,6 +116,26 @@ Value Indices(Bytes& bytes) {
   return Value(Array::Of<int32_t>({static_cast<int32_t>(bytes.Number()), static_cast<int32_t>(bytes.Number())}, {2}));
 }
 
+BroadcastOp AnyBroadcast(Bytes& bytes, const Shape& in) {
+  BroadcastOp op{bytes.AnyShape(), {}};
+  // Axes of the operand first, last or anywhere.
+  if (bytes.Flip()) {
+    for (const int64_t extent : in) op.shape.push_back(extent == 1 ? bytes.Number() : extent);
+  }
+  const int64_t first = bytes.Flip() ? 0 : op.shape.rank() - in.rank();
+  for (int64_t i = 0; i < in.rank(); ++i) op.axes.push_back(first + i);
+  return op;
+}
+
+ReshapeOp AnyReshape(Bytes& bytes, const Shape& in) {
+  ReshapeOp op{bytes.AnyShape()};
+  if (bytes.Flip()) {  // one that fits
+    op.shape = bytes.Flip() ? Shape{1} : Shape{};
+    for (int64_t i = in.rank(); i-- > 0;) op.shape.push_back(in[i]);
+  }
+  return op;
+}
+
 // Any operation of up to three of `values`.
 std::pair<Op, std::vector<Value>> AnyOp(Bytes& bytes, const std::vector<Value>& values) {
   const auto pick = [&] { return values[bytes.Below(static_cast<int64_t>(values.size()))]; };
@@ -136,24 +156,8 @@ std::pair<Op, std::vector<Value>> AnyOp(Bytes& bytes, const std::vector<Value>& 
       return {ReduceOp{static_cast<kernels::ReduceKind>(bytes.Below(kernels::kNumReduceKinds)), bytes.SomeAxes(rank),
                        bytes.Flip()},
               {x}};
-    case 7: {
-      BroadcastOp op{bytes.AnyShape(), {}};
-      // Axes of the operand in front, behind or anywhere.
-      if (bytes.Flip()) {
-        for (const int64_t extent : x.shape()) op.shape.push_back(extent == 1 ? bytes.Number() : extent);
-      }
-      const int64_t first = bytes.Flip() ? 0 : op.shape.rank() - rank;
-      for (int64_t i = 0; i < rank; ++i) op.axes.push_back(first + i);
-      return {op, {x}};
-    }
-    case 8: {
-      ReshapeOp op{bytes.AnyShape()};
-      if (bytes.Flip()) {  // one that fits
-        op.shape = bytes.Flip() ? Shape{1} : Shape{};
-        for (int64_t i = rank; i-- > 0;) op.shape.push_back(x.shape()[i]);
-      }
-      return {op, {x}};
-    }
+    case 7: return {AnyBroadcast(bytes, x.shape()), {x}};
+    case 8: return {AnyReshape(bytes, x.shape()), {x}};
     case 9: {
       TransposeOp op{};
       const int64_t turn = bytes.Number();

@@ -384,6 +384,78 @@ std::optional<Way> AcceptedIn(const GoldenCase& golden_case, const Semantics& se
   return std::nullopt;
 }
 
+namespace {
+
+// Checks sets of cases, one family after the other, and reports.
+class Report {
+ public:
+  Report(const GoldenSet& set, const Arguments& arguments, const FixedList& fixed, std::ostream& out)
+      : semantics_(set.semantics), arguments_(arguments), fixed_(fixed), out_(out) {}
+
+  void Check(const GoldenFamily& family, Progress& progress) {
+    Counts counts;
+    for (const GoldenCase& golden_case : family.cases) {
+      progress.Next(golden_case.name);
+      if (WaysAmong(golden_case, arguments_.ways).empty()) {
+        ++left_out_;
+      } else {
+        Check(golden_case, counts);
+      }
+    }
+    for (const RefusedCase& refused_case : family.refused) Check(refused_case);
+    absl::StrAppend(&summary_, family.name, ": ", counts.ToString(), "\n");
+  }
+
+  // Whether no case failed.
+  bool Finish() {
+    out_ << summary_ << total_.ToString() << "\n";
+    if (refused_ + accepted_ > 0)
+      out_ << "refused by the original: refused " << refused_ << ", accepted " << accepted_ << "\n";
+    if (left_out_ > 0) out_ << "left out, without these ways: " << left_out_ << "\n";
+    if (arguments_.signed_zero) out_ << "zeros of the other sign: " << signed_zeros_ << "\n";
+    return total_[Verdict::kFailed] == 0;
+  }
+
+ private:
+  void Check(const GoldenCase& golden_case, Counts& counts) {
+    const auto listed = fixed_.find(golden_case.name);
+    const CaseResult result =
+        CheckCase(golden_case, semantics_,
+                  {.ways = arguments_.ways, .fixed = listed == fixed_.end() ? nullptr : &listed->second});
+    for (const std::string& refusal : result.refused) out_ << "REFUSED " << golden_case.name << " " << refusal << "\n";
+    counts.Add(result.verdict);
+    total_.Add(result.verdict);
+    if (result.verdict == Verdict::kFailed) out_ << "FAILED " << golden_case.name << ": " << result.reason << "\n";
+    if (result.verdict == Verdict::kNotSupported && arguments_.verbose) {
+      out_ << "NOT SUPPORTED " << golden_case.name << ": " << result.reason << "\n";
+    }
+    signed_zeros_ += result.signed_zeros;
+    if (arguments_.signed_zero && result.signed_zeros > 0) {
+      out_ << "SIGNED ZERO " << golden_case.name << ": " << result.signed_zeros << "\n";
+    }
+  }
+
+  void Check(const RefusedCase& refused_case) {
+    if (WaysAmong(refused_case.golden_case, arguments_.ways).empty()) return;
+    const std::optional<Way> accepts = AcceptedIn(refused_case.golden_case, semantics_, arguments_.ways);
+    ++(accepts.has_value() ? accepted_ : refused_);
+    if (accepts.has_value() && arguments_.verbose) {
+      out_ << "ACCEPTED " << refused_case.golden_case.name << ": " << LabelOf(*accepts) << "; the original says "
+           << refused_case.error << "\n";
+    }
+  }
+
+  const Semantics& semantics_;
+  const Arguments& arguments_;
+  const FixedList& fixed_;
+  std::ostream& out_;
+  Counts total_;
+  int64_t signed_zeros_ = 0, refused_ = 0, accepted_ = 0, left_out_ = 0;
+  std::string summary_;
+};
+
+}  // namespace
+
 int GoldenCheckMain(const io::FileSystem& fs, const std::vector<std::string>& arguments, std::ostream& out,
                     std::ostream& err) {
   if (std::find(arguments.begin(), arguments.end(), "--help") != arguments.end()) {
@@ -424,50 +496,9 @@ int GoldenCheckMain(const io::FileSystem& fs, const std::vector<std::string>& ar
   size_t cases = 0;
   for (const GoldenFamily& family : set->families) cases += family.cases.size();
   Progress progress(cases, err);
-  Counts total;
-  int64_t signed_zeros = 0, refused = 0, accepted = 0, left_out = 0;
-  std::string summary;
-  for (const GoldenFamily& family : set->families) {
-    Counts counts;
-    for (const GoldenCase& golden_case : family.cases) {
-      progress.Next(golden_case.name);
-      if (WaysAmong(golden_case, parsed->ways).empty()) {
-        ++left_out;
-        continue;
-      }
-      const auto listed = fixed.find(golden_case.name);
-      const CaseResult result =
-          CheckCase(golden_case, set->semantics,
-                    {.ways = parsed->ways, .fixed = listed == fixed.end() ? nullptr : &listed->second});
-      for (const std::string& refusal : result.refused) out << "REFUSED " << golden_case.name << " " << refusal << "\n";
-      counts.Add(result.verdict);
-      total.Add(result.verdict);
-      if (result.verdict == Verdict::kFailed) out << "FAILED " << golden_case.name << ": " << result.reason << "\n";
-      if (result.verdict == Verdict::kNotSupported && parsed->verbose) {
-        out << "NOT SUPPORTED " << golden_case.name << ": " << result.reason << "\n";
-      }
-      signed_zeros += result.signed_zeros;
-      if (parsed->signed_zero && result.signed_zeros > 0) {
-        out << "SIGNED ZERO " << golden_case.name << ": " << result.signed_zeros << "\n";
-      }
-    }
-    for (const RefusedCase& refused_case : family.refused) {
-      if (WaysAmong(refused_case.golden_case, parsed->ways).empty()) continue;
-      const std::optional<Way> accepts = AcceptedIn(refused_case.golden_case, set->semantics, parsed->ways);
-      ++(accepts.has_value() ? accepted : refused);
-      if (accepts.has_value() && parsed->verbose) {
-        out << "ACCEPTED " << refused_case.golden_case.name << ": " << LabelOf(*accepts) << "; the original says "
-            << refused_case.error << "\n";
-      }
-    }
-    absl::StrAppend(&summary, family.name, ": ", counts.ToString(), "\n");
-  }
-  out << summary << total.ToString() << "\n";
-  if (refused + accepted > 0)
-    out << "refused by the original: refused " << refused << ", accepted " << accepted << "\n";
-  if (left_out > 0) out << "left out, without these ways: " << left_out << "\n";
-  if (parsed->signed_zero) out << "zeros of the other sign: " << signed_zeros << "\n";
-  return total[Verdict::kFailed] > 0 ? 1 : 0;
+  Report report(*set, *parsed, fixed, out);
+  for (const GoldenFamily& family : set->families) report.Check(family, progress);
+  return report.Finish() ? 0 : 1;
 }
 
 }  // namespace aqt::golden

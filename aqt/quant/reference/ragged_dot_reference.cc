@@ -145,6 +145,16 @@ class Element {
   std::vector<int8_t> integers_;
 };
 
+// By row; -1 of the last rows, which are in no group.
+std::vector<int64_t> GroupOfRows(int64_t rows, absl::Span<const int64_t> group_sizes) {
+  std::vector<int64_t> group_of(rows, -1);
+  int64_t next = 0;
+  for (size_t i = 0; i < group_sizes.size(); ++i) {
+    for (int64_t j = 0; j < group_sizes[i] && next < rows; ++j) group_of[next++] = static_cast<int64_t>(i);
+  }
+  return group_of;
+}
+
 }  // namespace
 
 absl::StatusOr<DotGeneralGradients> ReferenceRaggedDotWithGradients(const DotGeneral& config, const ArrayRef& lhs,
@@ -189,13 +199,9 @@ absl::StatusOr<DotGeneralGradients> ReferenceRaggedDotWithGradients(const DotGen
   AQT_ASSIGN_OR_RETURN(const QuantizedOperand dr_y,
                        QuantizeOperand(config.drhs.rhs, saved_lhs, {0}, keys.drhs_rhs, context, semantics));
 
-  std::vector<int64_t> group_of(m, -1);
-  int64_t next = 0;
-  for (int64_t i = 0; i < groups; ++i) {
-    for (int64_t j = 0; j < group_sizes[i] && next < m; ++j) group_of[next++] = i;
-  }
+  const std::vector<int64_t> group_of = GroupOfRows(m, group_sizes);
   std::vector<double> out(m * n, 0.0), dlhs(m * k, 0.0), drhs(groups * k * n, 0.0);
-  for (int64_t row = 0; row < next; ++row) {
+  for (int64_t row = 0; row < m && group_of[row] >= 0; ++row) {
     const int64_t matrix = group_of[row] * k * n;
     for (int64_t c = 0; c < n; ++c) {
       Element e(config.fwd, dtype, l, r, semantics.WeightOnlySums() == WeightOnly::kDigits);
