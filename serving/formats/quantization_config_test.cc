@@ -25,6 +25,9 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::StartsWith;
 
+constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
+constexpr absl::StatusCode kUnimplemented = absl::StatusCode::kUnimplemented;
+
 constexpr char kW8A8[] = R"({
   "quant_method": "compressed-tensors", "format": "int-quantized", "ignore": ["lm_head"], "unknown_at_top": 1,
   "config_groups": {"group_0": {"targets": ["Linear"],
@@ -103,7 +106,7 @@ TEST(QuantizationConfigTest, ReadsFloats) {
             R"("type": "float", "zp_dtype": "torch.int8", "strategy": "block")", "zp_dtype"},
        }) {
     const absl::Status status = edited(c.from, c.to).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << c.to << ": " << status;
+    EXPECT_EQ(status.code(), kUnimplemented) << c.to << ": " << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr(c.message));
   }
 }
@@ -117,90 +120,97 @@ TEST(QuantizationConfigTest, GroupFormatGoesBeforeTheCommonOne) {
             FindWeightFormat("pack-quantized"));
 }
 
-TEST(QuantizationConfigTest, RefusesByName) {
-  struct Case {
-    std::string from, to;
-    absl::StatusCode code;
-    std::string message;
-  };
-  const auto kInvalid = absl::StatusCode::kInvalidArgument, kUnimplemented = absl::StatusCode::kUnimplemented;
-  for (const Case& c : std::vector<Case>{
-           {R"("type": "int")", R"("type": "float")", kUnimplemented,
-            "config_groups.group_0: int-quantized with weights of type float is not supported"},
-           {R"("num_bits": 8, "type": "int")", R"("num_bits": 4, "type": "float")", kUnimplemented,
-            "config_groups.group_0.weights: 4-bit floats"},
-           {R"("type": "int")", R"("type": "complex")", kInvalid, "weights.type = \"complex\""},
-           {R"("int-quantized")", R"("mxfp8-quantized")", kUnimplemented,
-            "format = \"mxfp8-quantized\" is not supported; \"int-quantized\", \"pack-quantized\", \"float-quantized\" "
-            "and "
-            "\"naive-quantized\" are"},
-           {R"("int-quantized")", R"("nvfp4-pack-quantized")", kUnimplemented, "format = \"nvfp4-pack-quantized\""},
-           {R"("strategy": "channel")", R"("strategy": "tensor_group")", kUnimplemented,
-            "weights.strategy = \"tensor_group\""},
-           {R"("strategy": "channel")", R"("strategy": "block")", kInvalid,
-            "weights.block_structure = null; [rows, columns]"},
-           {R"("strategy": "channel")", R"("strategy": "block", "block_structure": [128, 0])", kInvalid,
-            "weights.block_structure = [128,0]; [rows, columns]"},
-           {R"("strategy": "channel")", R"("strategy": "block", "block_structure": [128, 18446744073709551615])",
-            kInvalid, "block_structure"},
-           {R"("strategy": "channel")", R"("strategy": "block", "block_structure": "128")", kInvalid,
-            "block_structure"},
-           {R"("strategy": "channel")", R"("strategy": "channel", "block_structure": [128, 128])", kInvalid,
-            "weights.block_structure = [128,128]; null with strategy \"channel\""},
-           {R"("strategy": "channel")", R"("strategy": "block", "block_structure": [128, 128])", kUnimplemented,
-            "integers, strategy block"},
-           {R"("strategy": "token")", R"("strategy": "block", "block_structure": [128, 128])", kUnimplemented,
-            "input_activations.strategy = \"block\""},
-           {R"("strategy": "channel")", R"("strategy": "row")", kInvalid, "weights.strategy = \"row\""},
-           {R"("strategy": "channel")", R"("strategy": "token")", kInvalid, "weights.strategy = \"token\""},
-           {R"("strategy": "channel")", R"("strategy": "group")", kInvalid, "weights.group_size = null"},
-           {R"("strategy": "channel")", R"("strategy": "channel", "group_size": 32)", kInvalid,
-            "weights.group_size = 32"},
-           {R"("strategy": "channel")", R"("strategy": "channel", "group_size": 0)", kInvalid,
-            "weights.group_size = 0"},
-           {R"("strategy": "channel")", R"("strategy": "channel", "extra": 1)", kInvalid,
-            "unknown field config_groups.group_0.weights.extra"},
-           {R"("targets")", R"("extra": 1, "targets")", kInvalid, "unknown field config_groups.group_0.extra"},
-           {R"("strategy": "channel")", R"("group_size": 18446744073709551615)", kInvalid,
-            "group_size = 18446744073709551615; an integer"},
-           {R"("strategy": "channel")", R"("group_size": 1e400)", kInvalid, "group_size = \"1e400\"; an integer"},
-           {R"("strategy": "channel")", R"("group_size": -2)", kInvalid, "group_size = -2; a positive size"},
-           {R"("strategy": "channel")", R"("group_size": 32.0)", kInvalid, "group_size = 32.0; an integer"},
-           {R"("strategy": "channel")", R"("strategy": "group", "group_size": -1)", kInvalid,
-            "group_size = -1; a positive size with strategy \"group\""},
-           {R"("strategy": "token")", R"("strategy": "token", "group_size": 0)", kInvalid,
-            "input_activations.group_size = 0"},
-           {R"("num_bits": 8)", R"("num_bits": 9)", kInvalid, "num_bits"},
-           {R"("num_bits": 8)", R"("num_bits": "8")", kInvalid, "weights.num_bits = \"8\""},
-           {R"("dynamic": false)", R"("dynamic": true)", kInvalid, "weights.dynamic"},
-           {R"("dynamic": true)", R"("dynamic": false)", kInvalid, "\"token\" cannot be static"},
-           {R"("dynamic": true)", R"("dynamic": "local")", kUnimplemented, "input_activations.dynamic = \"local\""},
-           {R"("strategy": "token")", R"("strategy": "channel")", kUnimplemented, "input_activations.strategy"},
-           {R"("dynamic": false)", R"("dynamic": false, "actorder": "group")", kUnimplemented,
-            "weights.actorder = \"group\""},
-           {R"("dynamic": false)", R"("dynamic": false, "scale_dtype": "torch.float32")", kUnimplemented,
-            "weights.scale_dtype"},
-           {R"("targets": ["Linear"])", R"("targets": [])", kInvalid, "targets is missing or empty"},
-           {R"("targets": ["Linear"])", R"("targets": [3])", kInvalid, "targets = [3]"},
-           {R"("targets")", R"("output_activations": {}, "targets")", kUnimplemented, "output_activations"},
-           {R"("compressed-tensors")", R"("gptq")", kUnimplemented,
-            "quant_method = \"gptq\" is not supported; \"compressed-tensors\" and \"fp8\" are"},
-           {R"("int-quantized")", R"("marlin-24")", kUnimplemented, "format = \"marlin-24\""},
-           {R"("unknown_at_top")", R"("kv_cache_scheme")", kUnimplemented,
-            "kv_cache_scheme = 1 is not supported; set it to null to go on: the weights do not depend on it"},
-           {R"("unknown_at_top")", R"("moe_sparsity_config")", kUnimplemented, "moe_sparsity_config = 1"},
-           {R"("unknown_at_top": 1)", R"("sparsity_config": {"format": "sparse-24-bitmask"})", kUnimplemented,
-            "sparsity_config"},
-           {R"("unknown_at_top": 1)", R"("transform_config": {"config_groups": {"a": {}}})", kUnimplemented,
-            "transform_config"},
-           {R"("unknown_at_top")", R"("format")", kInvalid, "the key 'format' occurs twice"},
-           {R"("config_groups")", R"("groups")", kInvalid, "config_groups = null"},
-           {"{\n", "[\n", kInvalid, "line 2, column 17"},
-       }) {
+// A replacement in the configuration of Edited, and a part of the message.
+struct Refusal {
+  std::string from, to;
+  absl::StatusCode code;
+  std::string message;
+};
+
+void ExpectRefused(const std::vector<Refusal>& refusals) {
+  for (const Refusal& c : refusals) {
     const absl::StatusOr<QuantizationConfig> config = Edited(c.from, c.to);
     EXPECT_EQ(config.status().code(), c.code) << c.to << ": " << config.status();
     EXPECT_THAT(std::string(config.status().message()), HasSubstr(c.message));
   }
+}
+
+TEST(QuantizationConfigTest, RefusesByName) {
+  ExpectRefused({
+      {R"("type": "int")", R"("type": "float")", kUnimplemented,
+       "config_groups.group_0: int-quantized with weights of type float is not supported"},
+      {R"("num_bits": 8, "type": "int")", R"("num_bits": 4, "type": "float")", kUnimplemented,
+       "config_groups.group_0.weights: 4-bit floats"},
+      {R"("type": "int")", R"("type": "complex")", kInvalid, "weights.type = \"complex\""},
+      {R"("int-quantized")", R"("mxfp8-quantized")", kUnimplemented,
+       "format = \"mxfp8-quantized\" is not supported; \"int-quantized\", \"pack-quantized\", \"float-quantized\" "
+       "and "
+       "\"naive-quantized\" are"},
+      {R"("int-quantized")", R"("nvfp4-pack-quantized")", kUnimplemented, "format = \"nvfp4-pack-quantized\""},
+      {R"("targets")", R"("extra": 1, "targets")", kInvalid, "unknown field config_groups.group_0.extra"},
+      {R"("num_bits": 8)", R"("num_bits": 9)", kInvalid, "num_bits"},
+      {R"("num_bits": 8)", R"("num_bits": "8")", kInvalid, "weights.num_bits = \"8\""},
+      {R"("dynamic": false)", R"("dynamic": true)", kInvalid, "weights.dynamic"},
+      {R"("dynamic": false)", R"("dynamic": false, "actorder": "group")", kUnimplemented,
+       "weights.actorder = \"group\""},
+      {R"("dynamic": false)", R"("dynamic": false, "scale_dtype": "torch.float32")", kUnimplemented,
+       "weights.scale_dtype"},
+      {R"("targets": ["Linear"])", R"("targets": [])", kInvalid, "targets is missing or empty"},
+      {R"("targets": ["Linear"])", R"("targets": [3])", kInvalid, "targets = [3]"},
+      {R"("targets")", R"("output_activations": {}, "targets")", kUnimplemented, "output_activations"},
+      {R"("compressed-tensors")", R"("gptq")", kUnimplemented,
+       "quant_method = \"gptq\" is not supported; \"compressed-tensors\" and \"fp8\" are"},
+      {R"("int-quantized")", R"("marlin-24")", kUnimplemented, "format = \"marlin-24\""},
+      {R"("unknown_at_top")", R"("kv_cache_scheme")", kUnimplemented,
+       "kv_cache_scheme = 1 is not supported; set it to null to go on: the weights do not depend on it"},
+      {R"("unknown_at_top")", R"("moe_sparsity_config")", kUnimplemented, "moe_sparsity_config = 1"},
+      {R"("unknown_at_top": 1)", R"("sparsity_config": {"format": "sparse-24-bitmask"})", kUnimplemented,
+       "sparsity_config"},
+      {R"("unknown_at_top": 1)", R"("transform_config": {"config_groups": {"a": {}}})", kUnimplemented,
+       "transform_config"},
+      {R"("unknown_at_top")", R"("format")", kInvalid, "the key 'format' occurs twice"},
+      {R"("config_groups")", R"("groups")", kInvalid, "config_groups = null"},
+      {"{\n", "[\n", kInvalid, "line 2, column 17"},
+  });
+}
+
+TEST(QuantizationConfigTest, RefusesStrategiesByName) {
+  ExpectRefused({
+      {R"("strategy": "channel")", R"("strategy": "tensor_group")", kUnimplemented,
+       "weights.strategy = \"tensor_group\""},
+      {R"("strategy": "channel")", R"("strategy": "block")", kInvalid,
+       "weights.block_structure = null; [rows, columns]"},
+      {R"("strategy": "channel")", R"("strategy": "block", "block_structure": [128, 0])", kInvalid,
+       "weights.block_structure = [128,0]; [rows, columns]"},
+      {R"("strategy": "channel")", R"("strategy": "block", "block_structure": [128, 18446744073709551615])", kInvalid,
+       "block_structure"},
+      {R"("strategy": "channel")", R"("strategy": "block", "block_structure": "128")", kInvalid, "block_structure"},
+      {R"("strategy": "channel")", R"("strategy": "channel", "block_structure": [128, 128])", kInvalid,
+       "weights.block_structure = [128,128]; null with strategy \"channel\""},
+      {R"("strategy": "channel")", R"("strategy": "block", "block_structure": [128, 128])", kUnimplemented,
+       "integers, strategy block"},
+      {R"("strategy": "token")", R"("strategy": "block", "block_structure": [128, 128])", kUnimplemented,
+       "input_activations.strategy = \"block\""},
+      {R"("strategy": "channel")", R"("strategy": "row")", kInvalid, "weights.strategy = \"row\""},
+      {R"("strategy": "channel")", R"("strategy": "token")", kInvalid, "weights.strategy = \"token\""},
+      {R"("strategy": "channel")", R"("strategy": "group")", kInvalid, "weights.group_size = null"},
+      {R"("strategy": "channel")", R"("strategy": "channel", "group_size": 32)", kInvalid, "weights.group_size = 32"},
+      {R"("strategy": "channel")", R"("strategy": "channel", "group_size": 0)", kInvalid, "weights.group_size = 0"},
+      {R"("strategy": "channel")", R"("strategy": "channel", "extra": 1)", kInvalid,
+       "unknown field config_groups.group_0.weights.extra"},
+      {R"("strategy": "channel")", R"("group_size": 18446744073709551615)", kInvalid,
+       "group_size = 18446744073709551615; an integer"},
+      {R"("strategy": "channel")", R"("group_size": 1e400)", kInvalid, "group_size = \"1e400\"; an integer"},
+      {R"("strategy": "channel")", R"("group_size": -2)", kInvalid, "group_size = -2; a positive size"},
+      {R"("strategy": "channel")", R"("group_size": 32.0)", kInvalid, "group_size = 32.0; an integer"},
+      {R"("strategy": "channel")", R"("strategy": "group", "group_size": -1)", kInvalid,
+       "group_size = -1; a positive size with strategy \"group\""},
+      {R"("strategy": "token")", R"("strategy": "token", "group_size": 0)", kInvalid,
+       "input_activations.group_size = 0"},
+      {R"("dynamic": true)", R"("dynamic": false)", kInvalid, "\"token\" cannot be static"},
+      {R"("dynamic": true)", R"("dynamic": "local")", kUnimplemented, "input_activations.dynamic = \"local\""},
+      {R"("strategy": "token")", R"("strategy": "channel")", kUnimplemented, "input_activations.strategy"},
+  });
 }
 
 absl::StatusOr<QuantizationConfig> WithGroups(const std::string& groups, const std::string& more = "") {
@@ -244,7 +254,6 @@ TEST(QuantizationConfigTest, RefusesGroupsByName) {
     absl::StatusCode code;
     std::string message;
   };
-  const auto kInvalid = absl::StatusCode::kInvalidArgument, kUnimplemented = absl::StatusCode::kUnimplemented;
   for (const Case& c : std::vector<Case>{
            {R"({"NVFP4": ["Linear"]})", kUnimplemented, "config_groups.NVFP4: the preset NVFP4 is not supported"},
            {R"({"mxfp4": ["Linear"]})", kUnimplemented, "the preset MXFP4 is not supported"},
@@ -293,7 +302,6 @@ TEST(QuantizationConfigTest, ReadsTheMethodFp8) {
                           "re:(.*\\.)?mlp\\.gate(\\.|$)", "re:model\\.layers\\.61(\\.|$)", "re:x", "a.0.b"));
   EXPECT_THAT(config.notes, ElementsAre(HasSubstr("scale_fmt = \"ue8m0\" has no effect")));
 
-  const auto kInvalid = absl::StatusCode::kInvalidArgument, kUnimplemented = absl::StatusCode::kUnimplemented;
   for (const auto& [fields, code, message] : std::vector<std::tuple<const char*, absl::StatusCode, const char*>>{
            {R"(, "weight_block_size": [128, 0])", kInvalid, "weight_block_size = [128,0]"},
            {R"(, "weight_block_size": 128)", kInvalid, "weight_block_size = 128"},

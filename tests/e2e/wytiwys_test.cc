@@ -186,6 +186,24 @@ class WytiwysTest : public ::testing::TestWithParam<Case> {
     return stats;
   }
 
+  static absl::StatusOr<nn::StateFile> SavedAndLoaded(const SlotValues& values) {
+    const std::string path = absl::StrCat(::testing::TempDir(), "/", GetParam().name, ".safetensors");
+    AQT_RETURN_IF_ERROR(nn::SaveState(io::LocalFileSystem(), path, {values, {}}));
+    AQT_ASSIGN_OR_RETURN(nn::StateFile file, nn::LoadState(io::LocalFileSystem(), path));
+    EXPECT_EQ(file.state.size(), values.size());
+    for (const auto& [slot, array] : values) EXPECT_TRUE(BitEqual(file.state.at(slot), array)) << slot.ToString();
+    return file;
+  }
+
+  // The float kernels are gone, except those that are used in float.
+  static void ExpectNoFloatKernels(const nn::StateFile& file) {
+    std::vector<std::string> kernels;
+    for (const auto& [slot, array] : file.state) {
+      if (slot.kind == SlotKind::kParam && slot.path.find("kernel") != std::string::npos) kernels.push_back(slot.path);
+    }
+    EXPECT_EQ(kernels, GetParam().float_kernels);
+  }
+
   // The logits of a program of ModelFn.
   static Array Run(const Program& program, SlotValues values, const Array& x) {
     values.insert_or_assign(kX, x);
@@ -239,21 +257,9 @@ TEST_P(WytiwysTest, ServedLogitsAreTheTrainedOnes) {
   ASSERT_THAT(convert, IsOk());
   absl::StatusOr<Folded> folded = Fold(*convert, params);
   ASSERT_THAT(folded, IsOk());
-  const std::string path = absl::StrCat(::testing::TempDir(), "/", GetParam().name, ".safetensors");
-  ASSERT_THAT(nn::SaveState(io::LocalFileSystem(), path, {folded->values, {}}), IsOk());
-  absl::StatusOr<nn::StateFile> file = nn::LoadState(io::LocalFileSystem(), path);
+  const absl::StatusOr<nn::StateFile> file = SavedAndLoaded(folded->values);
   ASSERT_THAT(file, IsOk());
-  ASSERT_EQ(file->state.size(), folded->values.size());
-  for (const auto& [slot, array] : folded->values)
-    EXPECT_TRUE(BitEqual(file->state.at(slot), array)) << slot.ToString();
-
-  // The float kernels are gone, from the file and from the program, except those that are used in float.
-  std::vector<std::string> kernels;
-  for (const auto& [slot, array] : file->state) {
-    if (slot.kind == SlotKind::kParam && slot.path.find("kernel") != std::string::npos) kernels.push_back(slot.path);
-  }
-  EXPECT_EQ(kernels, GetParam().float_kernels);
-
+  ExpectNoFloatKernels(*file);
   EXPECT_TRUE(
       BitEqual(Run(folded->program, folded->values, Rows(x, 0, 1)),
                Run(*Injected(ModelFn, {XInput(dtype, 1)}, {kLogits}, QuantMode::kTrain), params, Rows(x, 0, 1))));

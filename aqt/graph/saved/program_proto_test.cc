@@ -145,111 +145,125 @@ std::string Written(const std::vector<SavedRecord>& records) {
   return out;
 }
 
-// Bytes that are well formed but meaningless.
-TEST(ProgramProtoTest, NonsenseIsNamed) {
-  const std::vector<SavedRecord> records = Records(*SaveProgram(Small()));
-  EXPECT_EQ(Written(records), *SaveProgram(Small()));
-  const auto find = [&](const std::function<bool(const SavedRecord&)>& is) {
-    for (size_t i = 0; i < records.size(); ++i) {
-      if (is(records[i])) return i;
-    }
-    ADD_FAILURE() << "no such record";
-    return size_t{0};
-  };
-  const auto of_op = [&](absl::string_view name) {
-    return find([&](const SavedRecord& r) { return r.has_equation() && r.equation().op() == name; });
-  };
-  const size_t pad = of_op("pad"), reduce = of_op("reduce"),
-               input = find([](const SavedRecord&r) { return r.has_input(); }),
-               boolean = find([](const SavedRecord&r) { return r.has_constant() && r.constant().data().size() == 5; }),
-               nibble = find([](const SavedRecord&r) { return r.has_constant() && r.constant().data().size() == 2; }),
-               scope = find([](const SavedRecord&r) { return !r.scope().empty(); });
-  struct Case {
-    size_t record;
-    std::function<void(SavedRecord&)> change;
-    absl::StatusCode code;
-    std::vector<std::string> parts;
-  };
-  for (const Case& c : std::vector<Case>{
-           {pad,
-            [](SavedRecord& r) { r.mutable_equation()->set_op("frobnicate"); },
-            kUnimplemented,
-            {"equation ", "the operation \"frobnicate\" is unknown"}},
-           {pad,
-            [](SavedRecord& r) {
-              config::SavedEquation& equation = *r.mutable_equation();
-              equation.GetReflection()->MutableUnknownFields(&equation)->AddVarint(100, 1);
-            },
-            kUnimplemented,
-            {"byte ", "the record has fields that this version does not know"}},
-           {pad,
-            [](SavedRecord& r) { r.mutable_equation()->mutable_attributes(3)->set_name("values"); },
-            kDataLoss,
-            {"pad: the attribute \"value\" is missing"}},
-           {pad,
-            [](SavedRecord& r) { r.mutable_equation()->mutable_attributes()->RemoveLast(); },
-            kDataLoss,
-            {"pad: the attribute \"value\" is missing"}},
-           {pad,
-            [](SavedRecord& r) { r.mutable_equation()->add_attributes()->set_name("more"); },
-            kUnimplemented,
-            {"pad: the attribute \"more\" is unknown"}},
-           {pad,
-            [](SavedRecord& r) { r.mutable_equation()->mutable_attributes(3)->set_integer(1); },
-            kDataLoss,
-            {"the attribute \"value\" has no such value"}},
-           {pad,
-            [](SavedRecord& r) { r.mutable_equation()->mutable_attributes(0)->mutable_numbers()->add_values(1); },
-            kDataLoss,
-            {"pad [fc]: low has 3 numbers for 2 axes"}},
-           {pad, [](SavedRecord& r) { r.mutable_equation()->set_scope(7); }, kDataLoss, {"unknown scope"}},
-           {pad, [](SavedRecord& r) { r.mutable_equation()->set_in(0, 99); }, kDataLoss, {"variable 99"}},
-           {pad, [](SavedRecord& r) { r.mutable_equation()->set_out(0, -1); }, kDataLoss, {"variable -1"}},
-           {reduce,
-            [](SavedRecord& r) { r.mutable_equation()->mutable_attributes(0)->set_text("median"); },
-            kDataLoss,
-            {"reduce: the attribute \"kind\" has no such value"}},
-           {reduce,
-            [](SavedRecord& r) { r.mutable_equation()->mutable_attributes(2)->set_integer(2); },
-            kDataLoss,
-            {"the attribute \"keepdims\" has no such value"}},
-           {0,
-            [](SavedRecord& r) { r.mutable_var()->set_dtype("f31"); },
-            kDataLoss,
-            {"byte 12, variable 0: \"f31\" is no dtype"}},
-           {0, [](SavedRecord& r) { r.mutable_var()->add_shape(-1); }, kDataLoss, {"variable 0: ", "negative extent"}},
-           {input,
-            [](SavedRecord& r) { r.mutable_input()->set_kind("weight"); },
-            kDataLoss,
-            {"input 0: \"weight\" is no kind of slot"}},
-           {input, [](SavedRecord& r) { r.mutable_input()->set_var(1000); }, kDataLoss, {"input 0: ", "variable 1000"}},
-           {boolean,
-            [](SavedRecord& r) { (*r.mutable_constant()->mutable_data())[0] = 2; },
-            kDataLoss,
-            {"constant ", "an element is no bool"}},
-           {nibble,
-            [](SavedRecord& r) { (*r.mutable_constant()->mutable_data())[0] = 8; },
-            kDataLoss,
-            {"constant ", "an element is no s4"}},
-           {nibble,
-            [](SavedRecord& r) { r.mutable_constant()->mutable_data()->push_back(0); },
-            kDataLoss,
-            {"constant ", "s4[2] does not have 3 bytes"}},
-           {scope, [](SavedRecord& r) { r.set_scope(""); }, kDataLoss, {"scope 0: ", "is named twice"}},
-           {scope, [](SavedRecord& r) { r.clear_record(); }, kDataLoss, {"out of order"}},
-           {records.size() - 1,
-            [](SavedRecord& r) { r.mutable_end()->set_outputs(9); },
-            kDataLoss,
-            {"end 0: records are missing before it"}},
-       }) {
-    std::vector<SavedRecord> changed = records;
-    c.change(changed[c.record]);
+// A change to a record that makes it well formed nonsense.
+struct Nonsense {
+  std::function<void(SavedRecord&)> change;
+  std::vector<std::string> parts;
+  absl::StatusCode code = kDataLoss;
+};
+
+std::vector<SavedRecord> RecordsOfSmall() { return Records(*SaveProgram(Small())); }
+
+// The first record of Small() with this property.
+size_t Find(const std::function<bool(const SavedRecord&)>& is) {
+  const std::vector<SavedRecord> records = RecordsOfSmall();
+  for (size_t i = 0; i < records.size(); ++i) {
+    if (is(records[i])) return i;
+  }
+  ADD_FAILURE() << "no such record";
+  return 0;
+}
+size_t FindEquation(absl::string_view op) {
+  return Find([&](const SavedRecord& r) { return r.has_equation() && r.equation().op() == op; });
+}
+size_t FindInput() {
+  return Find([](const SavedRecord& r) { return r.has_input(); });
+}
+size_t FindConstant(size_t bytes) {
+  return Find([&](const SavedRecord& r) { return r.has_constant() && r.constant().data().size() == bytes; });
+}
+
+void ExpectRefused(size_t record, const std::vector<Nonsense>& cases) {
+  for (const Nonsense& c : cases) {
+    std::vector<SavedRecord> changed = RecordsOfSmall();
+    c.change(changed[record]);
     EXPECT_THAT(LoadProgram(Written(changed)), FailsWith(c.code, c.parts));
   }
-  std::vector<SavedRecord> swapped = records;
-  std::swap(swapped[pad], swapped[input]);
+}
+
+TEST(ProgramProtoTest, RecordsAreWrittenAsTheyWereRead) { EXPECT_EQ(Written(RecordsOfSmall()), *SaveProgram(Small())); }
+
+TEST(ProgramProtoTest, NonsenseEquationsAreNamed) {
+  ExpectRefused(
+      FindEquation("pad"),
+      {
+          {[](SavedRecord& r) { r.mutable_equation()->set_op("frobnicate"); },
+           {"equation ", "the operation \"frobnicate\" is unknown"},
+           kUnimplemented},
+          {[](SavedRecord& r) {
+             config::SavedEquation& equation = *r.mutable_equation();
+             equation.GetReflection()->MutableUnknownFields(&equation)->AddVarint(100, 1);
+           },
+           {"byte ", "the record has fields that this version does not know"},
+           kUnimplemented},
+          {[](SavedRecord& r) { r.mutable_equation()->mutable_attributes(3)->set_name("values"); },
+           {"pad: the attribute \"value\" is missing"}},
+          {[](SavedRecord& r) { r.mutable_equation()->mutable_attributes()->RemoveLast(); },
+           {"pad: the attribute \"value\" is missing"}},
+          {[](SavedRecord& r) { r.mutable_equation()->add_attributes()->set_name("more"); },
+           {"pad: the attribute \"more\" is unknown"},
+           kUnimplemented},
+          {[](SavedRecord& r) { r.mutable_equation()->mutable_attributes(3)->set_integer(1); },
+           {"the attribute \"value\" has no such value"}},
+          {[](SavedRecord& r) { r.mutable_equation()->mutable_attributes(0)->mutable_numbers()->add_values(1); },
+           {"pad [fc]: low has 3 numbers for 2 axes"}},
+          {[](SavedRecord& r) { r.mutable_equation()->set_scope(7); }, {"unknown scope"}},
+          {[](SavedRecord& r) { r.mutable_equation()->set_in(0, 99); }, {"variable 99"}},
+          {[](SavedRecord& r) { r.mutable_equation()->set_out(0, -1); }, {"variable -1"}},
+      });
+  ExpectRefused(FindEquation("reduce"),
+                {
+                    {[](SavedRecord& r) { r.mutable_equation()->mutable_attributes(0)->set_text("median"); },
+                     {"reduce: the attribute \"kind\" has no such value"}},
+                    {[](SavedRecord& r) { r.mutable_equation()->mutable_attributes(2)->set_integer(2); },
+                     {"the attribute \"keepdims\" has no such value"}},
+                });
+}
+
+TEST(ProgramProtoTest, NonsenseVariablesAndInputsAreNamed) {
+  ExpectRefused(
+      0, {
+             {[](SavedRecord& r) { r.mutable_var()->set_dtype("f31"); }, {"byte 12, variable 0: \"f31\" is no dtype"}},
+             {[](SavedRecord& r) { r.mutable_var()->add_shape(-1); }, {"variable 0: ", "negative extent"}},
+         });
+  ExpectRefused(
+      FindInput(),
+      {
+          {[](SavedRecord& r) { r.mutable_input()->set_kind("weight"); }, {"input 0: \"weight\" is no kind of slot"}},
+          {[](SavedRecord& r) { r.mutable_input()->set_var(1000); }, {"input 0: ", "variable 1000"}},
+      });
+}
+
+TEST(ProgramProtoTest, NonsenseConstantsAreNamed) {
+  ExpectRefused(FindConstant(5), {
+                                     {[](SavedRecord& r) { (*r.mutable_constant()->mutable_data())[0] = 2; },
+                                      {"constant ", "an element is no bool"}},
+                                 });
+  ExpectRefused(FindConstant(2), {
+                                     {[](SavedRecord& r) { (*r.mutable_constant()->mutable_data())[0] = 8; },
+                                      {"constant ", "an element is no s4"}},
+                                     {[](SavedRecord& r) { r.mutable_constant()->mutable_data()->push_back(0); },
+                                      {"constant ", "s4[2] does not have 3 bytes"}},
+                                 });
+}
+
+TEST(ProgramProtoTest, NonsenseScopesAndEndsAreNamed) {
+  ExpectRefused(Find([](const SavedRecord& r) { return !r.scope().empty(); }),
+                {
+                    {[](SavedRecord& r) { r.set_scope(""); }, {"scope 0: ", "is named twice"}},
+                    {[](SavedRecord& r) { r.clear_record(); }, {"out of order"}},
+                });
+  ExpectRefused(RecordsOfSmall().size() - 1,
+                {
+                    {[](SavedRecord& r) { r.mutable_end()->set_outputs(9); }, {"end 0: records are missing before it"}},
+                });
+}
+
+TEST(ProgramProtoTest, WrongOrdersAndVersionsAreNamed) {
+  std::vector<SavedRecord> swapped = RecordsOfSmall();
+  std::swap(swapped[FindEquation("pad")], swapped[FindInput()]);
   EXPECT_THAT(LoadProgram(Written(swapped)), FailsWith(kDataLoss, {"behind equation 0: input is out of order"}));
-  swapped = records;
+  swapped = RecordsOfSmall();
   swapped.pop_back();
   EXPECT_THAT(LoadProgram(Written(swapped)), FailsWith(kDataLoss, {"behind output ", "ends within a record"}));
   std::string later = *SaveProgram(Small());

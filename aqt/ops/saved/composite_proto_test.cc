@@ -205,144 +205,106 @@ Program WithGradient() {
   return *ValueAndGrad(*LossOf(problem), {0, 1});
 }
 
-// Messages that are well formed but are not a composite of this library.
-TEST(CompositeProtoTest, NonsenseIsRefused) {
-  const Program gradient = WithGradient(), expanded = *ExpandFully(gradient), others = *OtherComposites();
-  struct Case {
-    const Program* program;
-    std::string name;
-    std::function<void(SavedComposite&)> change;
-    absl::StatusCode code;
-    std::vector<std::string> parts;
-  };
-  const char* fwd = "aqt_dot_general_fwd";
-  for (const Case& c : std::vector<Case>{
-           {&gradient, fwd, [](SavedComposite& m) { m.Clear(); }, kDataLoss, {"there is no configuration"}},
-           {&gradient,
-            fwd,
-            [](SavedComposite& m) { m.GetReflection()->MutableUnknownFields(&m)->AddVarint(100, 1); },
-            kUnimplemented,
-            {"fields that this version does not know"}},
-           {&gradient,
-            fwd,
-            [](SavedComposite& m) { m.mutable_forward()->clear_contraction(); },
-            kDataLoss,
-            {"\"\" is no dtype"}},
-           {&gradient,
-            fwd,
-            [](SavedComposite& m) { m.mutable_forward()->mutable_contraction()->clear_dot(); },
-            kDataLoss,
-            {"the contraction has no dims"}},
-           {&gradient,
-            fwd,
-            [](SavedComposite& m) { m.mutable_forward()->mutable_contraction()->clear_config(); },
-            kDataLoss,
-            {"a float dot_general is a basic operation"}},
-           {&gradient,
-            fwd,
-            [](SavedComposite& m) { m.mutable_forward()->mutable_contraction()->mutable_lhs()->set_shape(1, 7); },
-            kDataLoss,
-            {"contracting sizes differ"}},
-           {&gradient,
-            fwd,
-            [](SavedComposite& m) { m.mutable_forward()->mutable_contraction()->clear_lhs_mode(); },
-            kDataLoss,
-            {"a value other than UNSPECIFIED"}},
-           {&gradient,
-            fwd,
-            [](SavedComposite& m) {
-              m.mutable_forward()->mutable_contraction()->mutable_config()->mutable_fwd()->mutable_local_aqt();
-            },
-            kDataLoss,
-            {"local_aqt is only supported in dlhs and drhs"}},
-           {&gradient,
-            fwd,
-            [](SavedComposite& m) { m.mutable_forward()->set_lhs(static_cast<config::SavedOperand>(3)); },
-            kDataLoss,
-            {"UNSPECIFIED"}},
-           {&gradient,
-            fwd,
-            [](SavedComposite& m) { m.mutable_forward()->set_rhs(config::SAVED_OPERAND_FLOAT_WITH_SCALE); },
-            kDataLoss,
-            {"an operand has a scale, and so has no gradient"}},
-           {&gradient, fwd, [](SavedComposite& m) { m.mutable_forward()->set_has_key(false); }, kDataLoss, {"no key"}},
-           {&gradient,
-            fwd,
-            [](SavedComposite& m) { m.mutable_forward()->set_has_backward_state(false); },
-            kDataLoss,
-            {"has 2 statistics, which are not operands"}},
-           {&gradient,
-            fwd,
-            [](SavedComposite& m) { m.mutable_forward()->clear_backward_slots(); },
-            kDataLoss,
-            {"names 0 statistics of the gradient, expected 2"}},
-           {&gradient,
-            fwd,
-            [](SavedComposite& m) { m.mutable_forward()->mutable_backward_slots(0)->set_kind("x"); },
-            kDataLoss,
-            {"\"x\" is no kind of slot"}},
-           {&gradient,
-            "aqt_dot_general_bwd",
-            [](SavedComposite& m) { m.mutable_backward()->set_has_key(false); },
-            kDataLoss,
-            {"rounds stochastically, but has no key"}},
-           {&expanded,
-            "aqt_operand_key",
-            [](SavedComposite& m) { m.mutable_operand_key()->set_role(8); },
-            kDataLoss,
-            {"8 is no role"}},
-           {&expanded,
-            "aqt_noise",
-            [](SavedComposite& m) { m.mutable_noise()->clear_quantizer(); },
-            kDataLoss,
-            {"quantizes nothing"}},
-           {&expanded,
-            "aqt_noise",
-            [](SavedComposite& m) { m.mutable_noise()->mutable_quantizer()->mutable_int_symmetric()->clear_noise(); },
-            kDataLoss,
-            {"there is no noise"}},
-           {&expanded,
-            "aqt_noise",
-            [](SavedComposite& m) { m.mutable_noise()->add_shape(-1); },
-            kDataLoss,
-            {"negative extent"}},
-           {&expanded,
-            "aqt_calibrate",
-            [](SavedComposite& m) { m.mutable_calibrate()->mutable_quantizer()->mutable_abs_max(); },
-            kDataLoss,
-            {"state"}},
-           {&expanded,
-            "aqt_calibrate",
-            [](SavedComposite& m) { m.mutable_calibrate()->add_axes(9); },
-            kDataLoss,
-            {"axes"}},
-           {&others,
-            "set_scaling",
-            [](SavedComposite& m) { m.mutable_scaling()->set_kind(9); },
-            kDataLoss,
-            {"9 is no kind of scaling"}},
-           {&others,
-            "set_scaling",
-            [](SavedComposite& m) { m.mutable_scaling()->set_backward(true); },
-            kDataLoss,
-            {"set_scaling has no backward kind"}},
-           {&others,
-            "cast_on_forward",
-            [](SavedComposite& m) { m.mutable_scaling()->clear_dtype(); },
-            kDataLoss,
-            {"cast_on_forward needs a dtype"}},
-           {&others,
-            "cast_on_forward",
-            [](SavedComposite& m) { m.mutable_scaling()->set_dtype("f31"); },
-            kDataLoss,
-            {"\"f31\" is no dtype"}},
-       }) {
-    SavedComposite message = MessageOf<SavedComposite>(*c.program, c.name);
+// A change to a composite's message that makes it well formed nonsense.
+struct Nonsense {
+  std::string name;
+  std::function<void(SavedComposite&)> change;
+  std::vector<std::string> parts;
+  absl::StatusCode code = kDataLoss;
+};
+
+void ExpectRefused(const Program& program, const std::vector<Nonsense>& cases) {
+  for (const Nonsense& c : cases) {
+    SavedComposite message = MessageOf<SavedComposite>(program, c.name);
     c.change(message);
     const CompositeCodec& codec = ops::ProgramCodecs().at(c.name);
     EXPECT_THAT(codec.load(message.SerializeAsString()), FailsWith(c.code, c.parts)) << c.name;
     EXPECT_THAT(codec.load(message.SerializeAsString() + "\xff"), FailsWith(kDataLoss, {"cannot be read"}));
   }
+}
+
+TEST(CompositeProtoTest, NonsenseContractionsAreRefused) {
+  const char* fwd = "aqt_dot_general_fwd";
+  ExpectRefused(
+      WithGradient(),
+      {
+          {fwd, [](SavedComposite& m) { m.Clear(); }, {"there is no configuration"}},
+          {fwd,
+           [](SavedComposite& m) { m.GetReflection()->MutableUnknownFields(&m)->AddVarint(100, 1); },
+           {"fields that this version does not know"},
+           kUnimplemented},
+          {fwd, [](SavedComposite& m) { m.mutable_forward()->clear_contraction(); }, {"\"\" is no dtype"}},
+          {fwd,
+           [](SavedComposite& m) { m.mutable_forward()->mutable_contraction()->clear_dot(); },
+           {"the contraction has no dims"}},
+          {fwd,
+           [](SavedComposite& m) { m.mutable_forward()->mutable_contraction()->clear_config(); },
+           {"a float dot_general is a basic operation"}},
+          {fwd,
+           [](SavedComposite& m) { m.mutable_forward()->mutable_contraction()->mutable_lhs()->set_shape(1, 7); },
+           {"contracting sizes differ"}},
+          {fwd,
+           [](SavedComposite& m) { m.mutable_forward()->mutable_contraction()->clear_lhs_mode(); },
+           {"a value other than UNSPECIFIED"}},
+          {fwd,
+           [](SavedComposite& m) {
+             m.mutable_forward()->mutable_contraction()->mutable_config()->mutable_fwd()->mutable_local_aqt();
+           },
+           {"local_aqt is only supported in dlhs and drhs"}},
+          {fwd,
+           [](SavedComposite& m) { m.mutable_forward()->set_lhs(static_cast<config::SavedOperand>(3)); },
+           {"UNSPECIFIED"}},
+          {fwd,
+           [](SavedComposite& m) { m.mutable_forward()->set_rhs(config::SAVED_OPERAND_FLOAT_WITH_SCALE); },
+           {"an operand has a scale, and so has no gradient"}},
+          {fwd, [](SavedComposite& m) { m.mutable_forward()->set_has_key(false); }, {"no key"}},
+          {fwd,
+           [](SavedComposite& m) { m.mutable_forward()->set_has_backward_state(false); },
+           {"has 2 statistics, which are not operands"}},
+          {fwd,
+           [](SavedComposite& m) { m.mutable_forward()->clear_backward_slots(); },
+           {"names 0 statistics of the gradient, expected 2"}},
+          {fwd,
+           [](SavedComposite& m) { m.mutable_forward()->mutable_backward_slots(0)->set_kind("x"); },
+           {"\"x\" is no kind of slot"}},
+          {"aqt_dot_general_bwd",
+           [](SavedComposite& m) { m.mutable_backward()->set_has_key(false); },
+           {"rounds stochastically, but has no key"}},
+      });
+}
+
+TEST(CompositeProtoTest, NonsenseStepsOfAContractionAreRefused) {
+  ExpectRefused(
+      *ExpandFully(WithGradient()),
+      {
+          {"aqt_operand_key", [](SavedComposite& m) { m.mutable_operand_key()->set_role(8); }, {"8 is no role"}},
+          {"aqt_noise", [](SavedComposite& m) { m.mutable_noise()->clear_quantizer(); }, {"quantizes nothing"}},
+          {"aqt_noise",
+           [](SavedComposite& m) { m.mutable_noise()->mutable_quantizer()->mutable_int_symmetric()->clear_noise(); },
+           {"there is no noise"}},
+          {"aqt_noise", [](SavedComposite& m) { m.mutable_noise()->add_shape(-1); }, {"negative extent"}},
+          {"aqt_calibrate",
+           [](SavedComposite& m) { m.mutable_calibrate()->mutable_quantizer()->mutable_abs_max(); },
+           {"state"}},
+          {"aqt_calibrate", [](SavedComposite& m) { m.mutable_calibrate()->add_axes(9); }, {"axes"}},
+      });
+}
+
+TEST(CompositeProtoTest, NonsenseScalingsAreRefused) {
+  ExpectRefused(
+      *OtherComposites(),
+      {
+          {"set_scaling", [](SavedComposite& m) { m.mutable_scaling()->set_kind(9); }, {"9 is no kind of scaling"}},
+          {"set_scaling",
+           [](SavedComposite& m) { m.mutable_scaling()->set_backward(true); },
+           {"set_scaling has no backward kind"}},
+          {"cast_on_forward",
+           [](SavedComposite& m) { m.mutable_scaling()->clear_dtype(); },
+           {"cast_on_forward needs a dtype"}},
+          {"cast_on_forward",
+           [](SavedComposite& m) { m.mutable_scaling()->set_dtype("f31"); },
+           {"\"f31\" is no dtype"}},
+      });
 }
 
 TEST(CompositeProtoTest, StatisticsAreCounted) {

@@ -226,36 +226,64 @@ std::vector<std::string> Each(const std::vector<std::string>& lines,
   return {all.begin(), all.end()};
 }
 
-TEST(Setters, ChangeTheFieldsThatTheyNameAndNoOthers) {
-  struct Case {
-    std::string name;
-    DotGeneral config;
-    std::function<absl::Status(DotGeneral&)> set;
-    std::vector<std::string> difference;
+struct SetterCase {
+  std::string name;
+  DotGeneral config;
+  std::function<absl::Status(DotGeneral&)> set;
+  std::vector<std::string> difference;
+};
+
+// Each changes the fields that it names and no others.
+void ExpectDifferences(const std::vector<SetterCase>& cases) {
+  for (const SetterCase& c : cases) {
+    DotGeneral config = c.config;
+    const absl::Status status = c.set(config);
+    EXPECT_TRUE(status.ok()) << c.name << status;
+    EXPECT_THAT(Difference(c.config, config), ::testing::UnorderedElementsAreArray(c.difference)) << c.name;
+  }
+}
+
+std::function<absl::Status(DotGeneral&)> Always(void (*f)(DotGeneral&)) {
+  return [f](DotGeneral& c) {
+    f(c);
+    return absl::OkStatus();
   };
-  const auto always = [](void (*f)(DotGeneral&)) {
-    return [f](DotGeneral& c) {
-      f(c);
-      return absl::OkStatus();
-    };
-  };
-  const DotGeneral full = FullyQuantized(), v4 = ConfigV4();
-  DotGeneral po2 = full, alphas = v4;
-  po2.fwd.rhs.quantizer.calibration = AbsMax{.po2_scale = true};
+}
+
+// With a scale that is a power of two in one place.
+DotGeneral Po2() {
+  DotGeneral config = FullyQuantized();
+  config.fwd.rhs.quantizer.calibration = AbsMax{.po2_scale = true};
+  return config;
+}
+
+// clang-format off
+TEST(Setters, OfModesChangeTheFieldsThatTheyNameAndNoOthers) {
+  const DotGeneral v4 = ConfigV4();
+  DotGeneral alphas = v4, local = v4;
   alphas.dlhs.lhs_mid_alpha = 0.25;
-  const std::string noise = ".quantizer.int_symmetric.noise";
-  const LocalAqt two{.contraction_axis_shard_count = 2};
-  DotGeneral local = v4;
-  local.dlhs.local_aqt = local.drhs.local_aqt = two;
-  // clang-format off
-  const Case cases[] = {
-      {"SetFwdDequantMode", full,
-       always([](DotGeneral& c) { SetFwdDequantMode(c, DequantMode::kThisInput, std::nullopt); }),
+  local.dlhs.local_aqt = local.drhs.local_aqt = LocalAqt{.contraction_axis_shard_count = 2};
+  ExpectDifferences({
+      {"SetFwdDequantMode", FullyQuantized(),
+       Always([](DotGeneral& c) { SetFwdDequantMode(c, DequantMode::kThisInput, std::nullopt); }),
        {"+fwd.lhs.dequant_mode: DEQUANT_MODE_THIS_INPUT"}},
-      {"SetFwdCalibrationMode", full,
-       always([](DotGeneral& c) { SetFwdCalibrationMode(c, std::nullopt, CalibrationMode::kRemainingAxis); }),
+      {"SetFwdCalibrationMode", FullyQuantized(),
+       Always([](DotGeneral& c) { SetFwdCalibrationMode(c, std::nullopt, CalibrationMode::kRemainingAxis); }),
        {"+fwd.rhs.calibration_mode: CALIBRATION_MODE_REMAINING_AXIS"}},
-      {"SetNumerics", full, always([](DotGeneral& c) { SetNumerics(c.dlhs, Fp8{}, NoNumerics{}); }),
+      {"SetLocalAqt", local, Always([](DotGeneral& c) { SetLocalAqt(c, kSkip, std::nullopt); }),
+       {"-drhs.local_aqt.contraction_axis_shard_count: 2"}},
+      {"SetUseFwdQuant", v4, [](DotGeneral& c) { return SetUseFwdQuant(c, true, std::nullopt); },
+       {"+dlhs.rhs.use_fwd_quant: true"}},
+      {"SetUseMidQuant", alphas, [](DotGeneral& c) { return SetUseMidQuant(c, 0.5, std::nullopt, 0.75); },
+       {"+drhs.lhs_mid_alpha: 0.75", "+drhs.rhs_mid_alpha: 0.75", "+fwd.lhs_mid_alpha: 0.5",
+        "+fwd.rhs_mid_alpha: 0.5"}},
+  });
+}
+
+TEST(Setters, OfNumericsChangeTheFieldsThatTheyNameAndNoOthers) {
+  const std::string noise = ".quantizer.int_symmetric.noise";
+  ExpectDifferences({
+      {"SetNumerics", FullyQuantized(), Always([](DotGeneral& c) { SetNumerics(c.dlhs, Fp8{}, NoNumerics{}); }),
        {"-dlhs.dg_accumulator_dtype: \"s32\"", "-dlhs.lhs.quantizer.int_symmetric.bits: 8",
         "-dlhs.lhs.quantizer.int_symmetric.dtype: \"s8\"", "-dlhs.lhs" + noise + " {}",
         "-dlhs.lhs" + noise + ".kind: NOISE_KIND_JAX_UNIFORM", "-dlhs.rhs.quantizer.int_symmetric.bits: 8",
@@ -263,37 +291,45 @@ TEST(Setters, ChangeTheFieldsThatTheyNameAndNoOthers) {
         "-dlhs.rhs" + noise + ".kind: NOISE_KIND_JAX_UNIFORM", "+dlhs.dg_accumulator_dtype: \"f32\"",
         "+dlhs.lhs.quantizer.fp8.dtype: \"e4m3fn\"", "+dlhs.lhs.quantizer.fp8.exponent_bits: 4",
         "+dlhs.lhs.quantizer.fp8.mantissa_bits: 3"}},
-      {"SetAccumulatorDType", full,
-       always([](DotGeneral& c) { SetAccumulatorDType(c, DType::kF32, kSkip, std::nullopt); }),
+      {"SetAccumulatorDType", FullyQuantized(),
+       Always([](DotGeneral& c) { SetAccumulatorDType(c, DType::kF32, kSkip, std::nullopt); }),
        {"-drhs.dg_accumulator_dtype: \"s32\"", "-fwd.dg_accumulator_dtype: \"s32\"",
         "+drhs.dg_accumulator_dtype: \"none\"", "+fwd.dg_accumulator_dtype: \"f32\""}},
       {"SetFwdRhsDTypeInt2", DotGeneralMake(8, 2), SetFwdRhsDTypeInt2,
        {"-fwd.rhs.quantizer.int_symmetric.dtype: \"s8\"", "+fwd.rhs.quantizer.int_symmetric.dtype: \"s2\""}},
       {"SetStochasticRounding on", DotGeneralMake(8, 8, {.bwd_bits = 8}),
-       always([](DotGeneral& c) { SetStochasticRounding(c, true, false, NoiseKind::kRandomCenteredUniform, {0}); }),
+       Always([](DotGeneral& c) { SetStochasticRounding(c, true, false, NoiseKind::kRandomCenteredUniform, {0}); }),
        Each({"+*.lhs" + noise + " {}", "+*.lhs" + noise + ".kind: NOISE_KIND_RANDOM_CENTERED_UNIFORM",
              "+*.lhs" + noise + ".noise_sharing_axes: [0]"},
             {"dlhs", "drhs"})},
-      {"SetStochasticRounding off", full, always([](DotGeneral& c) { SetStochasticRounding(c, false, false); }),
+      {"SetStochasticRounding off", FullyQuantized(), Always([](DotGeneral& c) { SetStochasticRounding(c, false, false); }),
        Each({"-*.?" + noise + " {}", "-*.?" + noise + ".kind: NOISE_KIND_JAX_UNIFORM"}, {"dlhs", "drhs"})},
       {"SetStochasticRounding of fp8", DotGeneralMake(8, 8, {.bwd_bits = Bits::E5M2()}),
-       always([](DotGeneral& c) { SetStochasticRounding(c, false, true); }),
+       Always([](DotGeneral& c) { SetStochasticRounding(c, false, true); }),
        Each({"+*.rhs.quantizer.fp8.stochastic_rounding: true"}, {"dlhs", "drhs"})},
-      {"SetConstantCalibration", full, always([](DotGeneral& c) { SetConstantCalibration(c, 3, 0.5); }),
-       Each({"-*.?.quantizer.abs_max {}", "+*.?.quantizer.constant.bound.number: 3",
-             "+*.?.quantizer.constant.bias.number: 0.5"})},
-      {"SetLocalAqt", local, always([](DotGeneral& c) { SetLocalAqt(c, kSkip, std::nullopt); }),
-       {"-drhs.local_aqt.contraction_axis_shard_count: 2"}},
-      {"SetUseFwdQuant", v4, [](DotGeneral& c) { return SetUseFwdQuant(c, true, std::nullopt); },
-       {"+dlhs.rhs.use_fwd_quant: true"}},
-      {"SetUseMidQuant", alphas, [](DotGeneral& c) { return SetUseMidQuant(c, 0.5, std::nullopt, 0.75); },
-       {"+drhs.lhs_mid_alpha: 0.75", "+drhs.rhs_mid_alpha: 0.75", "+fwd.lhs_mid_alpha: 0.5",
-        "+fwd.rhs_mid_alpha: 0.5"}},
       {"SetIntNumericsPreserveZero", ConfigV4({.fwd_bits = Bits::E4M3()}),
-       always([](DotGeneral& c) { SetIntNumericsPreserveZero(c, false); }),
+       Always([](DotGeneral& c) { SetIntNumericsPreserveZero(c, false); }),
        Each({"-dlhs.?.quantizer.int_symmetric.dtype: \"s8\"", "+dlhs.?.quantizer.int_symmetric.dtype: \"none\"",
              "+dlhs.?.quantizer.int_symmetric.preserve_zero: false"})},
-      {"SetAutoCalibScale", po2, always([](DotGeneral& c) { SetAutoCalibScale(c, {1, 0.5}); }),
+      {"SetBits", Po2(), Always([](DotGeneral& c) { SetBits(c, std::nullopt, 4, 8, 8, 8, 8); }),
+       {"-dlhs.lhs" + noise + " {}", "-dlhs.lhs" + noise + ".kind: NOISE_KIND_JAX_UNIFORM", "-dlhs.rhs" + noise + " {}",
+        "-dlhs.rhs" + noise + ".kind: NOISE_KIND_JAX_UNIFORM", "-dlhs.rhs.use_fwd_quant: true",
+        "-drhs.lhs" + noise + " {}", "-drhs.lhs" + noise + ".kind: NOISE_KIND_JAX_UNIFORM", "-drhs.rhs" + noise + " {}",
+        "-drhs.rhs" + noise + ".kind: NOISE_KIND_JAX_UNIFORM", "-fwd.dg_accumulator_dtype: \"s32\"",
+        "-fwd.lhs.quantizer.int_symmetric.bits: 8", "-fwd.lhs.quantizer.int_symmetric.dtype: \"s8\"",
+        "-fwd.rhs.quantizer.abs_max.po2_scale: true", "-fwd.rhs.quantizer.int_symmetric.bits: 8",
+        "-fwd.rhs.quantizer.int_symmetric.dtype: \"s8\"", "+fwd.dg_accumulator_dtype: \"none\"",
+        "+fwd.rhs.quantizer.int_symmetric.bits: 4", "+fwd.rhs.quantizer.int_symmetric.dtype: \"s4\""}},
+  });
+}
+
+TEST(Setters, OfCalibrationsChangeTheFieldsThatTheyNameAndNoOthers) {
+  const DotGeneral v4 = ConfigV4();
+  ExpectDifferences({
+      {"SetConstantCalibration", FullyQuantized(), Always([](DotGeneral& c) { SetConstantCalibration(c, 3, 0.5); }),
+       Each({"-*.?.quantizer.abs_max {}", "+*.?.quantizer.constant.bound.number: 3",
+             "+*.?.quantizer.constant.bias.number: 0.5"})},
+      {"SetAutoCalibScale", Po2(), Always([](DotGeneral& c) { SetAutoCalibScale(c, {1, 0.5}); }),
        {"-dlhs.rhs.quantizer.abs_max {}", "-drhs.rhs.quantizer.abs_max {}", "-fwd.rhs.quantizer.abs_max {}",
         "-fwd.rhs.quantizer.abs_max.po2_scale: true", "+dlhs.rhs.quantizer.snr_search.candidates: [1, 0.5]",
         "+drhs.rhs.quantizer.snr_search.candidates: [1, 0.5]", "+fwd.rhs.quantizer.snr_search.candidates: [1, 0.5]",
@@ -303,28 +339,13 @@ TEST(Setters, ChangeTheFieldsThatTheyNameAndNoOthers) {
       {"SetAbsmaxCalibScale below 1", v4, [](DotGeneral& c) { return SetAbsmaxCalibScale(c, 0.5); },
        Each({"+*.?.quantizer.abs_max.clipping_scale: 0.5", "+*.?.quantizer.int_symmetric.clip_gradient: true"},
             {"fwd", "dlhs"})},
-      {"SetBits", po2, always([](DotGeneral& c) { SetBits(c, std::nullopt, 4, 8, 8, 8, 8); }),
-       {"-dlhs.lhs" + noise + " {}", "-dlhs.lhs" + noise + ".kind: NOISE_KIND_JAX_UNIFORM", "-dlhs.rhs" + noise + " {}",
-        "-dlhs.rhs" + noise + ".kind: NOISE_KIND_JAX_UNIFORM", "-dlhs.rhs.use_fwd_quant: true",
-        "-drhs.lhs" + noise + " {}", "-drhs.lhs" + noise + ".kind: NOISE_KIND_JAX_UNIFORM", "-drhs.rhs" + noise + " {}",
-        "-drhs.rhs" + noise + ".kind: NOISE_KIND_JAX_UNIFORM", "-fwd.dg_accumulator_dtype: \"s32\"",
-        "-fwd.lhs.quantizer.int_symmetric.bits: 8", "-fwd.lhs.quantizer.int_symmetric.dtype: \"s8\"",
-        "-fwd.rhs.quantizer.abs_max.po2_scale: true", "-fwd.rhs.quantizer.int_symmetric.bits: 8",
-        "-fwd.rhs.quantizer.int_symmetric.dtype: \"s8\"", "+fwd.dg_accumulator_dtype: \"none\"",
-        "+fwd.rhs.quantizer.int_symmetric.bits: 4", "+fwd.rhs.quantizer.int_symmetric.dtype: \"s4\""}},
-      {"SetFwdCalibration", full, always([](DotGeneral& c) { SetFwdCalibration(c, AbsMax{.po2_scale = true}); }),
+      {"SetFwdCalibration", FullyQuantized(), Always([](DotGeneral& c) { SetFwdCalibration(c, AbsMax{.po2_scale = true}); }),
        Each({"+fwd.?.quantizer.abs_max.po2_scale: true"})},
-      {"SetScaleDType", full, always([](DotGeneral& c) { SetScaleDType(c, DType::kBF16); }),
+      {"SetScaleDType", FullyQuantized(), Always([](DotGeneral& c) { SetScaleDType(c, DType::kBF16); }),
        Each({"+*.?.quantizer.scale_dtype: \"bf16\""})},
-  };
-  // clang-format on
-  for (const Case& c : cases) {
-    DotGeneral config = c.config;
-    const absl::Status status = c.set(config);
-    EXPECT_TRUE(status.ok()) << c.name << status;
-    EXPECT_THAT(Difference(c.config, config), ::testing::UnorderedElementsAreArray(c.difference)) << c.name;
-  }
+  });
 }
+// clang-format on
 
 TEST(SetFwdRhsDTypeInt2, NeedsTwoBits) {
   for (const Bits bits : {Bits(4), Bits::E4M3(), Bits()}) {

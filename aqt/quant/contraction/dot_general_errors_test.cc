@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <vector>
@@ -49,18 +50,30 @@ struct Case {
   absl::StatusCode code = kInvalid;
 };
 
-TEST(Make, Refuses) {
-  const auto fake = [](DotGeneral& c) { c.fwd.lhs.dequant_mode = DequantMode::kThisInput; };
-  // clang-format off
-  const Case cases[] = {
-      // operands
+void ExpectRefused(std::initializer_list<Case> cases) {
+  for (const Case& c : cases) {
+    const absl::Status status = DotGeneralPlan::Make(c.config, c.lhs, c.rhs, c.dims).status();
+    EXPECT_EQ(status.code(), c.code) << status;
+    EXPECT_EQ(std::string(status.message()), c.message);
+  }
+}
+
+void ThisInputOfLhs(DotGeneral& c) { c.fwd.lhs.dequant_mode = DequantMode::kThisInput; }
+
+// clang-format off
+TEST(Make, RefusesOperands) {
+  ExpectRefused({
       {"DotGeneral: lhs is f32[4,8], rhs bf16[8,5]; both must have one dtype: cast one of them", Int8(),
        {DType::kF32, {4, 8}}, {DType::kBF16, {8, 5}}},
       {"DotGeneral: operands are s8, expected f32, bf16 or f16", Int8(), {DType::kS8, {4, 8}}, {DType::kS8, {8, 5}}},
       {"DotGeneral: operands are f64, expected f32, bf16 or f16", Int8(), {DType::kF64, {4, 8}}, {DType::kF64, {8, 5}}},
       {"dot dims: contracting sizes differ: lhs [4,8] axis 1 = 8, rhs [7,5] axis 0 = 7", Int8(), {DType::kF32, {4, 8}},
        {DType::kF32, {7, 5}}},
-      // modes
+  });
+}
+
+TEST(Make, RefusesModes) {
+  ExpectRefused({
       {"fwd.lhs: DEQUANT_MODE_OUTPUT with CALIBRATION_MODE_REMAINING_AXIS: a scale that varies along a contracting "
        "axis cannot be applied to the product; use CALIBRATION_MODE_CONTRACTING_AXIS, or DEQUANT_MODE_THIS_INPUT",
        With([](DotGeneral& c) { c.fwd.lhs.calibration_mode = CalibrationMode::kRemainingAxis; })},
@@ -89,10 +102,14 @@ TEST(Make, Refuses) {
        {DType::kF16, {4, 8}}, {DType::kF16, {8, 5}}},
       {"fwd.lhs: DEQUANT_MODE_OUTPUT: scale of lhs has shape [1,8]: it varies along the contracting axis 1",
        With([](DotGeneral& c) { c.fwd.lhs.quantizer.calib_shared_axes.axes = {0}; })},
-      // accumulator
+  });
+}
+
+TEST(Make, RefusesAccumulators) {
+  ExpectRefused({
       {"fwd: the accumulator is s32, but lhs enters the product as a float; s32 needs s4 or s8 on both sides (so no "
        "DEQUANT_MODE_THIS_INPUT): leave dg_accumulator_dtype out",
-       With(fake)},
+       With(ThisInputOfLhs)},
       {"dlhs: the accumulator is s32, but rhs enters the product as a float; s32 needs s4 or s8 on both sides (so no "
        "DEQUANT_MODE_THIS_INPUT): leave dg_accumulator_dtype out",
        With([](DotGeneral& c) { c.dlhs.rhs.quantizer = {}; })},
@@ -108,14 +125,18 @@ TEST(Make, Refuses) {
        "accumulator",
        With([](DotGeneral& c) { std::get<IntSymmetric>(c.fwd.lhs.quantizer.numerics).clip = false; }),
        {DType::kF32, {4, 132105}}, {DType::kF32, {132105, 5}}},
-      // use_fwd_quant
+  });
+}
+
+TEST(Make, RefusesUseFwdQuant) {
+  ExpectRefused({
       {"dlhs.rhs: use_fwd_quant takes the quantization of the operand in fwd, but that is not quantized",
        With([](DotGeneral& c) { c.dlhs.rhs.use_fwd_quant = true; }, DotGeneralMake(8, std::nullopt))},
       {"drhs.rhs: use_fwd_quant takes the quantization of the operand in fwd, but that has "
        "CALIBRATION_MODE_REMAINING_AXIS; its scale cannot be multiplied into the gradient",
        With(
-           [&](DotGeneral& c) {
-             fake(c);
+           [](DotGeneral& c) {
+             ThisInputOfLhs(c);
              c.fwd.lhs.calibration_mode = CalibrationMode::kRemainingAxis;
              c.fwd.dg_accumulator_dtype = std::nullopt;
            },
@@ -149,7 +170,11 @@ TEST(Make, Refuses) {
        With([](DotGeneral& c) { c.fwd.lhs.use_fwd_quant = true; })},
       {"drhs.lhs: use_fwd_quant applies only to dlhs.rhs and drhs.rhs",
        With([](DotGeneral& c) { c.drhs.lhs.use_fwd_quant = true; })},
-      // mid scales
+  });
+}
+
+TEST(Make, RefusesMidAlphas) {
+  ExpectRefused({
       {"fwd: mid alphas need CALIBRATION_MODE_CONTRACTING_AXIS on both sides, but rhs has "
        "CALIBRATION_MODE_REMAINING_AXIS",
        With([](DotGeneral& c) {
@@ -159,7 +184,11 @@ TEST(Make, Refuses) {
        })},
       {"dlhs: rhs_mid_alpha = nan, expected a finite number",
        With([](DotGeneral& c) { c.dlhs.rhs_mid_alpha = std::nan(""); })},
-      // one tensor
+  });
+}
+
+TEST(Make, RefusesTensors) {
+  ExpectRefused({
       {"fwd.rhs: a calibration with a bias needs DEQUANT_MODE_THIS_INPUT, not DEQUANT_MODE_OUTPUT",
        With([](DotGeneral& c) { c.fwd.rhs.quantizer.calibration = Constant{.bound = 1.0, .bias = 0.5}; })},
       {"dlhs.lhs: IntSymmetric: bits = 23, but 1 to 22 can be represented",
@@ -170,7 +199,12 @@ TEST(Make, Refuses) {
        With([](DotGeneral& c) { c.fwd.lhs.quantizer.calibration = Constant{.bound = 0.0}; })},
       {"fwd.lhs: Quantizer: shared axes of f32[4,8]: axis 2 is out of range for rank 2 (-2 to 1 are allowed)",
        With([](DotGeneral& c) { c.fwd.lhs.quantizer.calib_shared_axes.axes = {2}; })},
-      // local_aqt: dlhs contracts the 5 columns of rhs, drhs the 4 rows of lhs
+  });
+}
+
+// Dlhs contracts the 5 columns of rhs, drhs the 4 rows of lhs.
+TEST(Make, RefusesLocalAqt) {
+  ExpectRefused({
       {"dlhs: local_aqt: needs a contraction_axis_shard_count",
        With([](DotGeneral& c) { c.dlhs.local_aqt = LocalAqt{}; })},
       {"drhs: local_aqt: contraction_axis_shard_size belongs to tile_largest_shape; set that, or use "
@@ -205,7 +239,13 @@ TEST(Make, Refuses) {
          c.drhs.local_aqt = LocalAqt{.contraction_axis_shard_count = 2};
          c.drhs.rhs.quantizer.calib_shared_axes.per_tensor = true;
        })},
-      // tiling
+      {"fwd: local_aqt applies only to dlhs and drhs",
+       With([](DotGeneral& c) { c.fwd.local_aqt = LocalAqt{}; })},
+  });
+}
+
+TEST(Make, RefusesTilings) {
+  ExpectRefused({
       {"lhs: tiling: axis 2 is out of range for shape [4,8]",
        With([](DotGeneral& c) { c.tiling = DotTiling{.lhs = {.contraction_axes = {{.axis = 2, .tile_size = 2}}}}; })},
       {"rhs: tiling: axis 1 of shape [8,5] cannot be cut into parts of size 2",
@@ -228,16 +268,9 @@ TEST(Make, Refuses) {
                               .rhs = {.contraction_axes = {{.axis = 1, .tile_count = 2}}}};
        }),
        {DType::kF32, {4, 4}}, {DType::kF32, {4, 4}}, DotDims{.lhs_contracting = {0, 1}, .rhs_contracting = {0, 1}}},
-      {"fwd: local_aqt applies only to dlhs and drhs",
-       With([](DotGeneral& c) { c.fwd.local_aqt = LocalAqt{}; })},
-  };
-  // clang-format on
-  for (const Case& c : cases) {
-    const absl::Status status = DotGeneralPlan::Make(c.config, c.lhs, c.rhs, c.dims).status();
-    EXPECT_EQ(status.code(), c.code) << status;
-    EXPECT_EQ(std::string(status.message()), c.message);
-  }
+  });
 }
+// clang-format on
 
 TEST(Make, AcceptsTheLargestSums) {
   EXPECT_TRUE(DotGeneralPlan::Make(Int8(), {DType::kF32, {1, 133144}}, {DType::kF32, {133144, 1}}, MatMulDims()).ok());

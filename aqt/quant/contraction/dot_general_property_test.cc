@@ -17,6 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
@@ -332,112 +333,155 @@ std::string Text(const DotGeneralRaw& raw) {
   return os.str();
 }
 
+struct Problem {
+  DotGeneral config;
+  DotDims dims;
+  Array lhs, rhs;
+  Context context;
+  Semantics semantics;
+
+  absl::StatusOr<DotGeneralPlan> Plan(const PlanOptions& options = {}) const {
+    return DotGeneralPlan::Make(config, lhs.aval(), rhs.aval(), dims, options);
+  }
+  std::string ToString() const {
+    std::ostringstream os;
+    os << lhs.aval() << " x " << rhs.aval() << " " << dims << "\n  fwd " << Text(config.fwd) << "\n  dlhs "
+       << Text(config.dlhs) << "\n  drhs " << Text(config.drhs);
+    if (config.tiling.has_value()) {
+      os << "\n  tiles of lhs: " << Text(config.tiling->lhs) << "; of rhs: " << Text(config.tiling->rhs);
+    }
+    return os.str();
+  }
+};
+
+Problem RandomProblem(Generator& random) {
+  DotGeneral config{.fwd = random.RandomRaw(false), .dlhs = random.RandomRaw(true), .drhs = random.RandomRaw(true)};
+  for (DotGeneralRaw* raw : {&config.fwd, &config.dlhs, &config.drhs}) Repair(*raw, raw != &config.fwd);
+  const Generator::Shapes shapes = random.RandomShapes();
+  for (DotGeneralRaw* raw : {&config.fwd, &config.dlhs, &config.drhs}) {
+    const bool forward = raw == &config.fwd;
+    random.MakeConstantArrays(forward ? shapes.lhs.rank() : DotOutputShape(shapes.dims, shapes.lhs, shapes.rhs).rank(),
+                              raw->lhs.quantizer);
+    random.MakeConstantArrays(forward || raw == &config.dlhs ? shapes.rhs.rank() : shapes.lhs.rank(),
+                              raw->rhs.quantizer);
+  }
+  // The LocalAqt was made for the backward contractions of the untiled shapes.
+  if (random.OneIn(3)) {
+    config.tiling = random.RandomTiling(shapes);
+  } else {
+    random.AddLocalAqt(shapes, config);
+  }
+  const DType dtype = random.Pick({DType::kF32, DType::kF32, DType::kBF16, DType::kF16});
+  Array lhs = random.RandomData(dtype, shapes.lhs), rhs = random.RandomData(dtype, shapes.rhs);
+  const Context context{.key = MakeKey(random.Bits())};
+  const Semantics semantics{.arithmetic = random.Pick({Arithmetic::kXlaCompatible, Arithmetic::kIeee}),
+                            .compat = random.OneIn(2) ? Compat::Original() : Compat{},
+                            .prng_layout = random.Pick({PrngLayout::kPartitionable, PrngLayout::kOriginal}),
+                            .weight_only = random.Pick({WeightOnly::kDigits, WeightOnly::kFloat})};
+  return {config, shapes.dims, std::move(lhs), std::move(rhs), context, semantics};
+}
+
+// How often the generator made what the test is for.
+struct Coverage {
+  int64_t legal = 0, packed = 0, cut = 0, tiled = 0, prepared = 0;
+
+  void Add(const DotGeneral& config, const Exact& exact) {
+    ++legal;
+    packed += exact.out + exact.dlhs + exact.drhs;
+    tiled += config.tiling.has_value() && (exact.out || exact.dlhs || exact.drhs);
+    cut += (config.dlhs.local_aqt.has_value() && exact.dlhs) + (config.drhs.local_aqt.has_value() && exact.drhs);
+  }
+};
+
+// With and without an observer, with and without threads: what is exact equals the reference, and nothing depends on
+// either. Returns the results.
+PlanResults ExpectEqualsReference(const Problem& problem, const DotGeneralPlan& plan, const Array& g,
+                                  const DotGeneralGradients& want, bool scalar, kernels::ThreadPool& pool) {
+  const Exact exact = ExactParts(problem.config);
+  std::optional<PlanResults> unobserved;
+  for (const bool observed : {false, true}) {
+    Recorder recorder;
+    const Runtime runtime{.executor = observed ? nullptr : &pool, .observer = observed ? &recorder : nullptr};
+    const PlanResults got = RunPlan(plan, problem.lhs, problem.rhs, g, problem.context, runtime);
+    if (scalar || exact.out) {
+      EXPECT_TRUE(SameValues(got.out, want.out)) << observed;
+    }
+    if (scalar || exact.dlhs) {
+      EXPECT_TRUE(SameValues(got.dlhs, want.dlhs)) << observed;
+    }
+    if (scalar || exact.drhs) {
+      EXPECT_TRUE(SameValues(got.drhs, want.drhs)) << observed;
+    }
+    if (!observed) unobserved = got;
+    EXPECT_TRUE(SameBits(got.out, unobserved->out));
+    EXPECT_TRUE(SameBits(got.dlhs, unobserved->dlhs));
+    EXPECT_TRUE(SameBits(got.drhs, unobserved->drhs));
+  }
+  return *unobserved;
+}
+
+// Prepared, each side gives the same bits, with only what the kernels read if that is all it keeps. Returns how many
+// sides can be prepared.
+int64_t ExpectPreparedGives(const Array& want, const Problem& problem, const DotGeneralPlan& plan,
+                            kernels::ThreadPool& pool) {
+  int64_t prepared = 0;
+  for (const Side side : {Side::kLhs, Side::kRhs}) {
+    const bool is_lhs = side == Side::kLhs;
+    const Array &lhs = problem.lhs, &rhs = problem.rhs;
+    const Runtime runtime{.executor = &pool};
+    const absl::StatusOr<PreparedOperand> whole = plan.Prepare(side, is_lhs ? lhs : rhs, problem.context, runtime);
+    if (!whole.ok()) continue;  // a calibration with state, mid alphas
+    ++prepared;
+    const PreparedOperand weight = whole->WithoutValues();
+    ArrayBuilder out(plan.out_aval());
+    EXPECT_EQ(is_lhs ? plan.Forward(weight, rhs, problem.context, out.ref(), nullptr, runtime)
+                     : plan.Forward(lhs, weight, problem.context, out.ref(), nullptr, runtime),
+              absl::OkStatus());
+    EXPECT_TRUE(SameBits(std::move(out).Build(), want)) << (is_lhs ? "lhs" : "rhs");
+  }
+  return prepared;
+}
+
 TEST(Property, PlanEqualsReference) {
   const int64_t first_seed = FromEnvironment("AQT_TEST_SEED", 1), num_cases = FromEnvironment("AQT_TEST_CASES", 300);
   kernels::ThreadPool pool(3);
-  int64_t legal = 0, packed = 0, cut = 0, tiled = 0, prepared = 0;
+  Coverage coverage;
   for (int64_t i = 0; i < num_cases; ++i) {
     const uint64_t seed = static_cast<uint64_t>(first_seed + i);
     Generator random(seed);
-    DotGeneral config{.fwd = random.RandomRaw(false), .dlhs = random.RandomRaw(true), .drhs = random.RandomRaw(true)};
-    for (DotGeneralRaw* raw : {&config.fwd, &config.dlhs, &config.drhs}) Repair(*raw, raw != &config.fwd);
-    const Generator::Shapes shapes = random.RandomShapes();
-    for (DotGeneralRaw* raw : {&config.fwd, &config.dlhs, &config.drhs}) {
-      const bool forward = raw == &config.fwd;
-      random.MakeConstantArrays(
-          forward ? shapes.lhs.rank() : DotOutputShape(shapes.dims, shapes.lhs, shapes.rhs).rank(), raw->lhs.quantizer);
-      random.MakeConstantArrays(forward || raw == &config.dlhs ? shapes.rhs.rank() : shapes.lhs.rank(),
-                                raw->rhs.quantizer);
-    }
-    // LocalAqt was made for the backward contractions of the untiled shapes.
-    if (random.OneIn(3)) {
-      config.tiling = random.RandomTiling(shapes);
-    } else {
-      random.AddLocalAqt(shapes, config);
-    }
-    const DType dtype = random.Pick({DType::kF32, DType::kF32, DType::kBF16, DType::kF16});
-    const Array lhs = random.RandomData(dtype, shapes.lhs), rhs = random.RandomData(dtype, shapes.rhs);
-    const Context context{.key = MakeKey(random.Bits())};
-    const Semantics semantics{.arithmetic = random.Pick({Arithmetic::kXlaCompatible, Arithmetic::kIeee}),
-                              .compat = random.OneIn(2) ? Compat::Original() : Compat{},
-                              .prng_layout = random.Pick({PrngLayout::kPartitionable, PrngLayout::kOriginal}),
-                              .weight_only = random.Pick({WeightOnly::kDigits, WeightOnly::kFloat})};
-
-    absl::StatusOr<DotGeneralPlan> plan = DotGeneralPlan::Make(config, lhs.aval(), rhs.aval(), shapes.dims);
+    Problem problem = RandomProblem(random);
+    absl::StatusOr<DotGeneralPlan> plan = problem.Plan();
     if (!plan.ok()) {
       // Often the forward pass is legal and use_fwd_quant is not.
-      config.dlhs.rhs.use_fwd_quant = config.drhs.rhs.use_fwd_quant = false;
-      plan = DotGeneralPlan::Make(config, lhs.aval(), rhs.aval(), shapes.dims);
+      problem.config.dlhs.rhs.use_fwd_quant = problem.config.drhs.rhs.use_fwd_quant = false;
+      plan = problem.Plan();
     }
     if (!plan.ok()) {
       EXPECT_EQ(plan.status().code(), absl::StatusCode::kInvalidArgument) << plan.status();
       continue;
     }
-    ++legal;
-    const Exact exact = ExactParts(config);
-    packed += exact.out + exact.dlhs + exact.drhs;
-    tiled += config.tiling.has_value() && (exact.out || exact.dlhs || exact.drhs);
-    cut += (config.dlhs.local_aqt.has_value() && exact.dlhs) + (config.drhs.local_aqt.has_value() && exact.drhs);
-    const Array g = random.RandomData(dtype, plan->out_aval().shape);
-    std::ostringstream where;
-    where << "seed " << seed << ": " << lhs.aval() << " x " << rhs.aval() << " " << shapes.dims << "\n  fwd "
-          << Text(config.fwd) << "\n  dlhs " << Text(config.dlhs) << "\n  drhs " << Text(config.drhs);
-    if (config.tiling.has_value()) {
-      where << "\n  tiles of lhs: " << Text(config.tiling->lhs) << "; of rhs: " << Text(config.tiling->rhs);
-    }
-    SCOPED_TRACE(where.str());
-
-    const absl::StatusOr<DotGeneralGradients> want =
-        ReferenceDotGeneralWithGradients(config, lhs, rhs, g, shapes.dims, context, semantics);
+    coverage.Add(problem.config, ExactParts(problem.config));
+    const Array g = random.RandomData(problem.lhs.dtype(), plan->out_aval().shape);
+    SCOPED_TRACE(absl::StrCat("seed ", seed, ": ", problem.ToString()));
+    const absl::StatusOr<DotGeneralGradients> want = ReferenceDotGeneralWithGradients(
+        problem.config, problem.lhs, problem.rhs, g, problem.dims, problem.context, problem.semantics);
     ASSERT_TRUE(want.ok()) << want.status();
     for (const kernels::Target target : kernels::SupportedTargets()) {
+      SCOPED_TRACE(target);
+      const DotGeneralPlan on_target = *problem.Plan({.semantics = problem.semantics, .target = target});
       const bool scalar = !target.Has(kernels::Capability::kAvx2);
-      const DotGeneralPlan on_target = *DotGeneralPlan::Make(config, lhs.aval(), rhs.aval(), shapes.dims,
-                                                             {.semantics = semantics, .target = target});
-      std::optional<PlanResults> unobserved;
-      for (const bool observed : {false, true}) {
-        Recorder recorder;
-        const Runtime runtime{.executor = observed ? nullptr : &pool, .observer = observed ? &recorder : nullptr};
-        const PlanResults got = RunPlan(on_target, lhs, rhs, g, context, runtime);
-        if (scalar || exact.out) {
-          EXPECT_TRUE(SameValues(got.out, want->out)) << target << observed;
-        }
-        if (scalar || exact.dlhs) {
-          EXPECT_TRUE(SameValues(got.dlhs, want->dlhs)) << target << observed;
-        }
-        if (scalar || exact.drhs) {
-          EXPECT_TRUE(SameValues(got.drhs, want->drhs)) << target << observed;
-        }
-        if (!observed) unobserved = got;
-        EXPECT_TRUE(SameBits(got.out, unobserved->out)) << target;
-        EXPECT_TRUE(SameBits(got.dlhs, unobserved->dlhs)) << target;
-        EXPECT_TRUE(SameBits(got.drhs, unobserved->drhs)) << target;
-        if (::testing::Test::HasFailure()) return;
-      }
-      // A prepared side gives the same bits, also without its values if the kernels do not need them.
-      for (const Side side : {Side::kLhs, Side::kRhs}) {
-        const bool is_lhs = side == Side::kLhs;
-        const absl::StatusOr<PreparedOperand> whole =
-            on_target.Prepare(side, is_lhs ? lhs : rhs, context, {.executor = &pool});
-        if (!whole.ok()) continue;  // a calibration with state, mid alphas
-        ++prepared;
-        const PreparedOperand weight = whole->WithoutValues();
-        ArrayBuilder out(on_target.out_aval());
-        ASSERT_EQ(is_lhs ? on_target.Forward(weight, rhs, context, out.ref(), nullptr, {.executor = &pool})
-                         : on_target.Forward(lhs, weight, context, out.ref(), nullptr, {.executor = &pool}),
-                  absl::OkStatus());
-        EXPECT_TRUE(SameBits(std::move(out).Build(), unobserved->out)) << target << (is_lhs ? " lhs" : " rhs");
-        if (::testing::Test::HasFailure()) return;
-      }
+      const PlanResults got = ExpectEqualsReference(problem, on_target, g, *want, scalar, pool);
+      coverage.prepared += ExpectPreparedGives(got.out, problem, on_target, pool);
+      if (::testing::Test::HasFailure()) return;
     }
   }
   // The generator must cover enough.
   if (num_cases >= 100) {
-    EXPECT_GE(legal, num_cases / 2);
-    EXPECT_GE(packed, num_cases / 2);
-    EXPECT_GE(cut, num_cases / 10);
-    EXPECT_GE(tiled, num_cases / 10);
-    EXPECT_GE(prepared, num_cases);
+    EXPECT_GE(coverage.legal, num_cases / 2);
+    EXPECT_GE(coverage.packed, num_cases / 2);
+    EXPECT_GE(coverage.cut, num_cases / 10);
+    EXPECT_GE(coverage.tiled, num_cases / 10);
+    EXPECT_GE(coverage.prepared, num_cases);
   }
 }
 

@@ -145,8 +145,28 @@ Array TransposedCopy(const Array& x, const std::string& from, const std::string&
   return Array::CopyOf(view);
 }
 
-// Integer sums are exact: they have the bits of DotGeneral on operands transposed by hand, on every target and with any
-// number of threads.
+struct Letters {
+  std::string batch, contract, lhs_rest, rhs_rest;
+};
+
+Letters LettersOf(const RandomEquation& e) {
+  Letters letters;
+  const auto has = [](const std::string& names, char letter) { return names.find(letter) != std::string::npos; };
+  for (const char letter : e.out) {
+    if (has(e.lhs, letter) && has(e.rhs, letter)) letters.batch.push_back(letter);
+  }
+  for (const char letter : e.lhs) {
+    if (!has(e.rhs, letter)) letters.lhs_rest.push_back(letter);
+    if (has(e.rhs, letter) && !has(e.out, letter)) letters.contract.push_back(letter);
+  }
+  for (const char letter : e.rhs) {
+    if (!has(e.lhs, letter)) letters.rhs_rest.push_back(letter);
+  }
+  return letters;
+}
+
+// Integer sums are exact: the same bits as DotGeneral on operands that were transposed by hand, on each target and for
+// each number of threads.
 TEST(EinsumProperty, QuantizedEqualsDotGeneralOnTransposedOperands) {
   const int64_t first_seed = FromEnvironment("AQT_TEST_SEED", 1), cases = FromEnvironment("AQT_TEST_CASES", 100);
   kernels::ThreadPool pool(3);
@@ -156,18 +176,7 @@ TEST(EinsumProperty, QuantizedEqualsDotGeneralOnTransposedOperands) {
     const RandomEquation e = MakeRandomEquation(engine, true);
     SCOPED_TRACE(
         absl::StrCat("seed ", first_seed + i, ": ", e.text, " ", e.lhs_shape.ToString(), " ", e.rhs_shape.ToString()));
-    std::string batch, contract, a_rest, b_rest;
-    const auto has = [](const std::string& names, char letter) { return names.find(letter) != std::string::npos; };
-    for (const char letter : e.out) {
-      if (has(e.lhs, letter) && has(e.rhs, letter)) batch.push_back(letter);
-    }
-    for (const char letter : e.lhs) {
-      if (!has(e.rhs, letter)) a_rest.push_back(letter);
-      if (has(e.rhs, letter) && !has(e.out, letter)) contract.push_back(letter);
-    }
-    for (const char letter : e.rhs) {
-      if (!has(e.lhs, letter)) b_rest.push_back(letter);
-    }
+    const auto [batch, contract, a_rest, b_rest] = LettersOf(e);
     const bool swapped = batch + a_rest + b_rest != e.out;
     swaps += swapped;
 

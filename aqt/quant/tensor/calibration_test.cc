@@ -161,7 +161,44 @@ void ExpectNear(const std::vector<double>& got, const std::vector<double>& want,
   }
 }
 
-// Every kind of calibration with random shapes, axes, dtypes and modes, against the slow form. Dense and transposed
+template <class F>
+WeightedStats RandomWeightedStats(DType dtype, const F& below) {
+  return {.l1_dev_coeff = 0.5 * below(3),
+          .lp_dev_coeff = 0.25 * below(3),
+          .max_dev_coeff = 1,
+          .const_bound_coeff = 0.125 * below(2),
+          .update_count_prior = 1.0 + below(2),
+          .max_dev_prior = 0.5 * below(2),
+          .mean_prior = -0.5,
+          .l1_dev_prior = 0.25,
+          .lp_dev_prior = 0.5,
+          .lp_order = 1 + static_cast<int>(below(dtype == DType::kF16 ? 2 : 4)),
+          .safe_divide = below(2) == 0,
+          .filter_zeros = below(2) == 0,
+          .ema_update_count = 1.0 + 2 * below(20)};
+}
+
+// The same numbers, in memory that is transposed, give the same bits.
+void ExpectTransposedGives(const CalibratedTensor& want, const Quantizer& quantizer, const CalibrationState& state,
+                           const Array& batch, const Axes& axes, QuantMode mode, const std::string& what) {
+  const Shape& shape = batch.shape();
+  Strides strides(shape.rank(), 0);
+  int64_t stride = 1;
+  for (int64_t axis = 0; axis < shape.rank(); ++axis) {
+    strides[axis] = stride;
+    stride *= shape[axis];
+  }
+  ArrayBuilder columns(batch.dtype(), shape);
+  const MutableArrayRef column_view(batch.dtype(), shape, strides, columns.data());
+  ASSERT_TRUE(CopyArray(batch, column_view).ok());
+  const absl::StatusOr<CalibratedTensor> again =
+      CalibrateWithState(quantizer, state, ArrayRef(column_view), axes, {.quant_mode = mode});
+  ASSERT_TRUE(again.ok());
+  EXPECT_TRUE(BitEqual(again->qtensor.scale[0], want.qtensor.scale[0])) << what;
+  for (const auto& [name, array] : want.state) EXPECT_TRUE(BitEqual(array, again->state.at(name))) << what << name;
+}
+
+// Every kind of calibration over random shapes, axes, dtypes and modes, against the slow form; dense and transposed
 // views give the same bits, and so does a state that was copied in between.
 TEST(Calibration, IsTheFormula) {
   for (uint64_t seed = 0; seed < 160; ++seed) {
@@ -187,19 +224,7 @@ TEST(Calibration, IsTheFormula) {
     const double tolerance = kind != 1 ? 0 : dtype == DType::kF32 ? 5 * unit + 6 * 3 * unit : 6 * unit;
     const double absolute = kind == 1 && dtype == DType::kF16 ? static_cast<double>(shape.num_elements()) * 0x1p-25 : 0;
     if (kind == 1) {
-      quantizer.calibration = WeightedStats{.l1_dev_coeff = 0.5 * below(3),
-                                            .lp_dev_coeff = 0.25 * below(3),
-                                            .max_dev_coeff = 1,
-                                            .const_bound_coeff = 0.125 * below(2),
-                                            .update_count_prior = 1.0 + below(2),
-                                            .max_dev_prior = 0.5 * below(2),
-                                            .mean_prior = -0.5,
-                                            .l1_dev_prior = 0.25,
-                                            .lp_dev_prior = 0.5,
-                                            .lp_order = 1 + static_cast<int>(below(dtype == DType::kF16 ? 2 : 4)),
-                                            .safe_divide = below(2) == 0,
-                                            .filter_zeros = below(2) == 0,
-                                            .ema_update_count = 1.0 + 2 * below(20)};
+      quantizer.calibration = RandomWeightedStats(dtype, below);
     } else if (kind == 2) {
       quantizer.calibration = DelayedScaling{.amax_history_length = 1 + below(5)};
       shared.assign(rank, true);
@@ -229,23 +254,8 @@ TEST(Calibration, IsTheFormula) {
       for (double& b : want) b /= 127.5;
       ExpectNear(Doubles(result->qtensor.scale[0]), want, want, 2 * tolerance + 5 * 0x1p-24 + 2 * unit,
                  absolute + (dtype == DType::kF16 ? 3 * 0x1p-25 : 0), what + " scale");
-      // The same numbers with other strides.
-      Strides strides(rank, 0);
-      int64_t stride = 1;
-      for (int64_t axis = 0; axis < rank; ++axis) {
-        strides[axis] = stride;
-        stride *= shape[axis];
-      }
-      ArrayBuilder columns(dtype, shape);
-      const MutableArrayRef column_view(dtype, shape, strides, columns.data());
-      ASSERT_TRUE(CopyArray(batch, column_view).ok());
-      const absl::StatusOr<CalibratedTensor> again =
-          CalibrateWithState(quantizer, *state, ArrayRef(column_view), axes, {.quant_mode = mode});
-      ASSERT_TRUE(again.ok());
-      EXPECT_TRUE(BitEqual(again->qtensor.scale[0], result->qtensor.scale[0])) << what;
-      for (const auto& [name, array] : result->state)
-        EXPECT_TRUE(BitEqual(array, again->state.at(name))) << what << name;
-      // SERVE reads the same scale as CONVERT, and as a call that updates nothing.
+      ExpectTransposedGives(*result, quantizer, *state, batch, axes, mode, what);
+      // SERVE reads what CONVERT reads, and what was read when nothing was updated.
       if (!UpdatesState(quantizer, mode)) {
         const absl::StatusOr<Array> scale = StaticScale(quantizer, *state, x, axes);
         ASSERT_TRUE(scale.ok()) << scale.status();

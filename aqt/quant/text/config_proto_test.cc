@@ -115,9 +115,7 @@ void SetUnusual(std::optional<T>& field) {
   SetUnusual(field.emplace());
 }
 
-// Every field of every message is written by at least one of these.
-std::vector<NamedConfig> Unusual() {
-  std::vector<NamedConfig> configs;
+void AddNumerics(std::vector<NamedConfig>& configs) {
   Quantizer all = {.numerics = IntSymmetric{.bits = 3,
                                             .preserve_zero = false,
                                             .preserve_max_val = true,
@@ -154,6 +152,9 @@ std::vector<NamedConfig> Unusual() {
   configs.push_back(
       {"small float", OneTensor({.numerics = Fp{.format = format, .stochastic_rounding = true, .clip_gradient = true},
                                  .calibration = AbsMax{}})});
+}
+
+void AddCalibrations(std::vector<NamedConfig>& configs) {
   for (Calibration& calibration : testing::AllCalibrations()) {
     testing::VisitFields(calibration, [](absl::string_view, auto& field) { SetUnusual(field); });
     DotGeneral config = OneTensor(IntQuantizer(calibration));
@@ -182,6 +183,9 @@ std::vector<NamedConfig> Unusual() {
                                                                             .po2_scale = true}))});
   configs.push_back({"weighted stats by default", OneTensor(IntQuantizer(WeightedStats{.max_dev_coeff = 1}))});
   configs.push_back({"delayed scaling by default", OneTensor(IntQuantizer(DelayedScaling{}))});
+}
+
+void AddConstants(std::vector<NamedConfig>& configs) {
   const float inf = std::numeric_limits<float>::infinity();
   Constant constant = {
       .bound = ConstantArray{Array::Of<float>({0.1f, -0.0f, 1e-45f, inf, std::nextafter(1.0f, 2.0f), 3e38f}, {2, 3})},
@@ -197,7 +201,9 @@ std::vector<NamedConfig> Unusual() {
   constant = {.bound = ConstantArray{Array::Zeros(DType::kF32, {0, 2})}, .bias = -0.0};
   arrays.fwd.lhs.quantizer.calibration = constant;
   configs.push_back({"empty array", arrays});
+}
 
+void AddContractions(std::vector<NamedConfig>& configs) {
   DotGeneral modes = FullyQuantized();
   modes.fwd.lhs.dequant_mode = DequantMode::kOtherInput;
   modes.fwd.lhs.calibration_mode = CalibrationMode::kRemainingAxis;
@@ -217,6 +223,15 @@ std::vector<NamedConfig> Unusual() {
   mid.fwd.lhs_mid_alpha = 0.5;
   mid.fwd.rhs_mid_alpha = 0.0;
   configs.push_back({"mid alphas", mid});
+}
+
+// Every field of every message is written by at least one of these.
+std::vector<NamedConfig> Unusual() {
+  std::vector<NamedConfig> configs;
+  AddNumerics(configs);
+  AddCalibrations(configs);
+  AddConstants(configs);
+  AddContractions(configs);
   return configs;
 }
 

@@ -123,16 +123,17 @@ struct Case {
   int gathers, reductions;
 };
 
+Values Windows(In in) {
+  return {ops::ReduceWindowMax(in[0], {{1, 2, 2}, {1, 2, 2}, {}, {}}),
+          ops::WindowArgMax(in[0], {{1, 2, 2}, {1, 2, 2}, {}, {}})};
+}
+
 std::vector<Case> Cases() {
   const Array x = Floats({kRows, 6}, 1), y = Floats({kRows, 6}, 2), w = Floats({6, 5}, 3),
               images = Floats({kRows, 4, 6}, 4);
   const Array codes = Ints(DType::kS8, {kRows, 6}, 5), more = Ints(DType::kS8, {kRows, 5}, 6);
   const Array labels = Ints(DType::kS32, {kRows}, 7);
   const DotDims over_rows{{0}, {0}, {}, {}}, by_row{{2}, {1}, {0}, {0}};
-  const auto window = [](In in) {
-    return Values{ops::ReduceWindowMax(in[0], {{1, 2, 2}, {1, 2, 2}, {}, {}}),
-                  ops::WindowArgMax(in[0], {{1, 2, 2}, {1, 2, 2}, {}, {}})};
-  };
   return {
       {"add", [](In in) { return Values{in[0] + in[1] * 2.0}; }, {x, y}, 1, 0},
       {"add whole",
@@ -181,7 +182,7 @@ std::vector<Case> Cases() {
        1,
        0},
       {"embedding", [](In in) { return Values{ops::Take(in[1], in[0])}; }, {labels, Floats({7, 3}, 10)}, 1, 0},
-      {"windows", window, {images}, 2, 0},
+      {"windows", Windows, {images}, 2, 0},
       {"concatenated",
        [](In in) {
          return Values{ops::Concatenate({in[0], in[1]}, 1)};

@@ -63,113 +63,94 @@ struct Example {
 
 const Aval kX{DType::kF32, {kN, kN}}, kFlags{DType::kBool, {kN, kN}}, kIndices{DType::kS32, {kN}};
 
-// Completes an operation with attributes and returns its operands. An alternative without a line does not compile.
-std::vector<Aval> Complete(Op& op) {
+// Gives an operation the attributes that it needs.
+void SetAttributes(Op& op) {
+  std::visit(Overload{
+                 [](CastOp& o) { o.dtype = DType::kBF16; },
+                 [](BitcastOp& o) { o.dtype = DType::kS32; },
+                 [](IntegerPowOp& o) { o.exponent = kExponent; },
+                 [](ReducePrecisionOp& o) {
+                   o.precision = {5, 2};
+                 },
+                 [](ReduceOp& o) { o.axes = {1}; },
+                 [](BroadcastOp& o) {
+                   o = {Shape{2, kN, kN}, {1, 2}};
+                 },
+                 [](ReshapeOp& o) { o.shape = Shape{kN * kN}; },
+                 [](TransposeOp& o) {
+                   o.permutation = {1, 0};
+                 },
+                 [](SliceOp& o) {
+                   o = {{0, 0}, {2, 2}, {1, 1}};
+                 },
+                 [](PadOp& o) {
+                   o.low = o.high = o.interior = {1, 0};
+                 },
+                 [](ReverseOp& o) { o.axes = {0}; },
+                 [](IotaOp& o) {
+                   o = {DType::kF32, Shape{kN}, 0};
+                 },
+                 [](ArgReduceOp& o) { o.axis = 0; },
+                 [](CumulativeSumOp& o) { o.axis = 0; },
+                 [](TakeOp& o) { o.axis = 0; },
+                 [](ScatterAddOp& o) { o = {.axis = 0, .extent = 4}; },
+                 [](ReduceWindowOp& o) {
+                   o.dims = {{2, 2}, {1, 1}, {0, 0}, {0, 0}};
+                 },
+                 [](ArgReduceWindowOp& o) {
+                   o.dims = {{2, 2}, {1, 1}, {0, 0}, {0, 0}};
+                 },
+                 [](RandomBitsOp& o) { o.shape = Shape{4}; },
+                 [](ConcatenateOp& o) { o.axis = 0; },
+                 [](DotGeneralOp& o) {
+                   o = {{{1}, {0}}, DType::kF32};
+                 },
+                 [](auto&) {},
+             },
+             op);
+}
+
+template <class... A>
+std::vector<Aval> Of(const A&... avals) {
+  return {avals...};
+}
+
+// An alternative without a line does not compile.
+std::vector<Aval> OperandsOf(const Op& op) {
   using kernels::BinaryKind;
+  const auto is_logical = [](BinaryKind kind) { return kind == BinaryKind::kAnd || kind == BinaryKind::kOr; };
   return std::visit(Overload{
-                        [](UnaryOp& o) { return std::vector<Aval>{o.kind == kernels::UnaryKind::kNot ? kFlags : kX}; },
-                        [](BinaryOp& o) {
-                          const Aval& in = o.kind == BinaryKind::kAnd || o.kind == BinaryKind::kOr ? kFlags : kX;
-                          return std::vector<Aval>{in, in};
+                        [](const UnaryOp& o) { return Of(o.kind == kernels::UnaryKind::kNot ? kFlags : kX); },
+                        [&](const BinaryOp& o) { return is_logical(o.kind) ? Of(kFlags, kFlags) : Of(kX, kX); },
+                        [](const CompareOp&) { return Of(kX, kX); },
+                        [](const SelectOp&) { return Of(kFlags, kX, kX); },
+                        [](const CastOp&) { return Of(kX); },
+                        [](const BitcastOp&) { return Of(kX); },
+                        [](const ClampOp&) { return Of(kX, kX, kX); },
+                        [](const IsFiniteOp&) { return Of(kX); },
+                        [](const IntegerPowOp&) { return Of(kX); },
+                        [](const ReducePrecisionOp&) { return Of(kX); },
+                        [](const ReduceOp&) { return Of(kX); },
+                        [](const BroadcastOp&) { return Of(kX); },
+                        [](const ReshapeOp&) { return Of(kX); },
+                        [](const TransposeOp&) { return Of(kX); },
+                        [](const SliceOp&) { return Of(kX); },
+                        [](const PadOp&) { return Of(kX); },
+                        [](const ReverseOp&) { return Of(kX); },
+                        [](const IotaOp&) { return Of(); },
+                        [](const ArgReduceOp&) { return Of(kX); },
+                        [](const CumulativeSumOp&) { return Of(kX); },
+                        [](const TakeOp&) { return Of(kX, kIndices); },
+                        [](const ScatterAddOp&) { return Of(kIndices, kX); },
+                        [](const ReduceWindowOp&) { return Of(kX); },
+                        [](const ArgReduceWindowOp&) { return Of(kX); },
+                        [](const RandomBitsOp&) {
+                          return Of(Aval{DType::kU32, {2}});
                         },
-                        [](CompareOp&) {
-                          return std::vector<Aval>{kX, kX};
-                        },
-                        [](SelectOp&) {
-                          return std::vector<Aval>{kFlags, kX, kX};
-                        },
-                        [](CastOp& o) {
-                          o.dtype = DType::kBF16;
-                          return std::vector<Aval>{kX};
-                        },
-                        [](BitcastOp& o) {
-                          o.dtype = DType::kS32;
-                          return std::vector<Aval>{kX};
-                        },
-                        [](ClampOp&) {
-                          return std::vector<Aval>{kX, kX, kX};
-                        },
-                        [](IsFiniteOp&) { return std::vector<Aval>{kX}; },
-                        [](IntegerPowOp& o) {
-                          o.exponent = kExponent;
-                          return std::vector<Aval>{kX};
-                        },
-                        [](ReducePrecisionOp& o) {
-                          o.precision = {5, 2};
-                          return std::vector<Aval>{kX};
-                        },
-                        [](ReduceOp& o) {
-                          o.axes = {1};
-                          return std::vector<Aval>{kX};
-                        },
-                        [](BroadcastOp& o) {
-                          o.shape = Shape{2, kN, kN};
-                          o.axes = {1, 2};
-                          return std::vector<Aval>{kX};
-                        },
-                        [](ReshapeOp& o) {
-                          o.shape = Shape{kN * kN};
-                          return std::vector<Aval>{kX};
-                        },
-                        [](TransposeOp& o) {
-                          o.permutation = {1, 0};
-                          return std::vector<Aval>{kX};
-                        },
-                        [](SliceOp& o) {
-                          o = {{0, 0}, {2, 2}, {1, 1}};
-                          return std::vector<Aval>{kX};
-                        },
-                        [](PadOp& o) {
-                          o.low = o.high = o.interior = {1, 0};
-                          return std::vector<Aval>{kX};
-                        },
-                        [](ReverseOp& o) {
-                          o.axes = {0};
-                          return std::vector<Aval>{kX};
-                        },
-                        [](IotaOp& o) {
-                          o = {DType::kF32, Shape{kN}, 0};
-                          return std::vector<Aval>{};
-                        },
-                        [](ArgReduceOp& o) {
-                          o.axis = 0;
-                          return std::vector<Aval>{kX};
-                        },
-                        [](CumulativeSumOp& o) {
-                          o.axis = 0;
-                          return std::vector<Aval>{kX};
-                        },
-                        [](TakeOp& o) {
-                          o.axis = 0;
-                          return std::vector<Aval>{kX, kIndices};
-                        },
-                        [](ScatterAddOp& o) {
-                          o.axis = 0;
-                          o.extent = 4;
-                          return std::vector<Aval>{kIndices, kX};
-                        },
-                        [](ReduceWindowOp& o) {
-                          o.dims = {{2, 2}, {1, 1}, {0, 0}, {0, 0}};
-                          return std::vector<Aval>{kX};
-                        },
-                        [](ArgReduceWindowOp& o) {
-                          o.dims = {{2, 2}, {1, 1}, {0, 0}, {0, 0}};
-                          return std::vector<Aval>{kX};
-                        },
-                        [](RandomBitsOp& o) {
-                          o.shape = Shape{4};
-                          return std::vector<Aval>{{DType::kU32, {2}}};
-                        },
-                        [](ConcatenateOp& o) {
-                          o.axis = 0;
-                          return std::vector<Aval>{kX, kX};
-                        },
-                        [](DotGeneralOp& o) {
-                          o = {{{1}, {0}}, DType::kF32};
-                          return std::vector<Aval>{kX, kX};
-                        },
-                        [](StopGradientOp&) { return std::vector<Aval>{kX}; },
-                        [](CompositeOp&) { return std::vector<Aval>{}; },  // not among AllBasicOps
+                        [](const ConcatenateOp&) { return Of(kX, kX); },
+                        [](const DotGeneralOp&) { return Of(kX, kX); },
+                        [](const StopGradientOp&) { return Of(kX); },
+                        [](const CompositeOp&) { return Of(); },  // not among AllBasicOps
                     },
                     op);
 }
@@ -177,7 +158,8 @@ std::vector<Aval> Complete(Op& op) {
 std::vector<Example> Examples() {
   std::vector<Example> examples;
   for (Op op : testing::AllBasicOps()) {
-    const std::vector<Aval> in = Complete(op);
+    SetAttributes(op);
+    const std::vector<Aval> in = OperandsOf(op);
     examples.push_back({OpName(op), in, [op](Values v) {
                           return std::vector<Value>{Bind(op, v, std::source_location::current())[0]};
                         }});
