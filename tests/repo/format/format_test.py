@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The tree is formatted; a tree that is not is noticed."""
+"""The tree is formatted and has no long functions; a tree that is not, or has, is noticed."""
 import contextlib
 import io
 import pathlib
@@ -11,6 +11,7 @@ import unittest
 sys.dont_write_bytecode = True  # the source tree stays as it is
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import format as gate  # noqa: E402
+import long_functions  # noqa: E402
 
 LONG = "// " + "x" * 118  # 121 columns
 
@@ -19,6 +20,9 @@ class RealTree(unittest.TestCase):
     def test_is_formatted(self):
         found = gate.problems(gate.ROOT)
         self.assertEqual(found, [], f"\nmend them with:  {gate.FIX}\n" + "\n".join(found))
+
+    def test_functions_are_short(self):
+        self.assertEqual(long_functions.problems(gate.ROOT, gate.files(gate.ROOT)), [])
 
     def test_was_read(self):
         names = gate.files(gate.ROOT)
@@ -103,6 +107,46 @@ class OtherTrees(unittest.TestCase):
         self.write(".clang-format", "no such style\n")
         self.write("a.cc", "int a;\n")
         self.assertRegex(gate.unformatted(self.root, ["a.cc"])[0], "clang-format failed: ")
+
+    def test_long_functions_are_named(self):
+        self.write("a.cc", "int a;\n\nvoid F() {\n" + "  G();\n" * 79 + "}\n")
+        self.write("b.cc", "void F() {\n" + "  G();\n" * 78 + "}\n")
+        self.write("gemm_amx.cc", "void F() {\n" + "  G();\n" * 99 + "}\n")
+        self.assertEqual(long_functions.problems(self.root, gate.files(self.root)),
+                         ["a.cc:3: the function has 81 lines, at most 80 are allowed"])
+
+
+class Functions(unittest.TestCase):
+    def test_each_is_found_from_its_first_line_to_its_last(self):
+        text = """#include <x>
+namespace a {
+constexpr int kTable[] = {
+    F(1),
+};
+struct S : T {
+  S() : a{1}, b{2} {
+    Run([] {
+      F();
+    });
+  }
+  // void NotOne() {
+  template <class T>
+  std::enable_if_t<B<T>, int> F(struct stat* s) const {
+    return R"({ ( )";
+  }
+  int member = F({1, 2});
+};
+int declared(int);
+TEST(Suite, Name) {
+#define X {
+  for (;;) {
+  }
+}
+enum class E { kA };
+auto G(int x = 3) -> int { return '{'; }
+}  // namespace a
+"""
+        self.assertEqual(long_functions.functions(text), [(7, 5), (13, 4), (20, 5), (26, 1)])
 
 
 if __name__ == "__main__":
