@@ -3,6 +3,7 @@
 
 usage: bazel/api_page.py          writes the page
        bazel/api_page.py --check  fails when the page is not what it would write
+       bazel/api_page.py --silent fails when a name has no sentence, and lists those names
 
 A name is a type, function, constant or macro declared at the margin of a header, outside of namespace internal. What is
 said of it is the first sentence of the comment above it, or beside it. A name without one belongs to the name above.
@@ -66,17 +67,26 @@ def names(text):
     return list(found.items())
 
 
+def headers(root):
+    return re.findall(r'^#include "([^"]+)"', (root / UMBRELLA).read_text(encoding="utf-8"), re.M)
+
+
+def silent_names(root):
+    """"HEADER: NAME" of each name without a sentence."""
+    return [f"{header}: {name}" for header in headers(root)
+            for name, said in names((root / header).read_text(encoding="utf-8")) if not said]
+
+
 def cell(text):
     return text.replace("|", "\\|")
 
 
 def page(root):
     """The text of the page."""
-    headers = re.findall(r'^#include "([^"]+)"', (root / UMBRELLA).read_text(encoding="utf-8"), re.M)
     library = {build_files.file_of(header): target.label for target in build_files.read_tree(root).values()
                for header in target.hdrs}
     parts = [INTRODUCTION]
-    for header in headers:
+    for header in headers(root):
         rows = names((root / header).read_text(encoding="utf-8"))
         if rows:
             parts.append(f"\n## `{header}`\nLibrary `{library[header]}`.\n\n| name | |\n|---|---|\n")
@@ -85,6 +95,10 @@ def page(root):
 
 
 def main(arguments):
+    if arguments == ["--silent"]:
+        found = silent_names(ROOT)
+        print("\n".join(found) or "api_page: each name has a sentence")
+        return 1 if found else 0
     return generated_page.run(__file__, __doc__, ROOT / PAGE, page(ROOT), [], arguments)
 
 

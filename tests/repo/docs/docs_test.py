@@ -167,6 +167,14 @@ inline constexpr int kMany = 3;
             ("AQT_IF", "Returns `x`, or so"), ("Mode", "Rounds e.g. to even"), ("Plan", "What it is: a plan"), ("MakePlan", ""),
             ("IsPlan", "never fails"), ("Read", ""), ("nn::Names", ""), ("nn::kMany", "")])
 
+    def test_names_without_a_sentence_are_found(self):
+        with tempfile.TemporaryDirectory() as scratch:
+            root = pathlib.Path(scratch)
+            (root / "aqt").mkdir()
+            (root / "aqt/aqt.h").write_text('#include "aqt/a.h"\n', encoding="utf-8")
+            (root / "aqt/a.h").write_text("namespace aqt {\n// Said.\nint A();\nint B();\n}  // namespace aqt\n", encoding="utf-8")
+            self.assertEqual(api_page.silent_names(root), ["aqt/a.h: B"])
+
 
 class Architecture(unittest.TestCase):
     def test_the_picture_is_up_to_date(self):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Finds C++ functions of more than 80 lines, from the line of the template or the return type to the closing brace.
 
-usage: tests/format/long_functions.py [ROOT]   (default: the tree that this file is in)
+usage: tests/repo/format/long_functions.py [ROOT]   (default: the tree that this file is in)
 
 A function is what begins with a brace behind a pair of parentheses, in a namespace or a class. Lambdas, and classes inside
 functions, count as lines of the function around them.
