@@ -1,13 +1,13 @@
-"""The common part of the scripts that generate a page of docs/ from the tree: write it, or check it with --check."""
+"""What the scripts that generate pages share: they write the page, or check it with --check."""
 import pathlib
 import sys
 
 
 def run(script, documentation, path, text, found, arguments):
-    """`text` is what the page at `path` must be, `found` what is wrong with its sources. Returns the exit code."""
+    """Writes `text` to the page at `path`, or compares it; prints `found`, the errors in its sources. Returns the exit code."""
     if arguments == ["--check"]:
         if not path.exists() or path.read_text(encoding="utf-8") != text:
-            found.append(f"{path.relative_to(pathlib.Path(script).resolve().parents[1])} is stale: run bazel/{pathlib.Path(script).name}")
+            found.append(f"{path.relative_to(pathlib.Path(script).resolve().parents[1])} is out of date: run bazel/{pathlib.Path(script).name}")
     elif arguments:
         print(documentation, file=sys.stderr)
         return 2

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Writes the picture and the table of docs/design/architecture.md.
+"""Writes the picture of the rooms into README.md and docs/design/architecture.md, and the table of rooms into the latter.
 
-usage: bazel/room_picture.py          writes them into the page
-       bazel/room_picture.py --check  fails when they are not what it would write
+usage: bazel/room_picture.py          writes them into the pages
+       bazel/room_picture.py --check  fails if a page differs from what it would write
 
-The picture comes from the BUILD files. A box is a folder with libraries, with its rooms. An arrow means that a library of the
-upper box depends on one of the lower box; an arrow is left out where a longer way leads to the same box. The table is that of
+The picture comes from the BUILD files. A box is a folder with libraries, and lists its rooms. An arrow means that a library of the
+upper box depends on one of the lower box. An arrow is left out if a longer path leads to the same box. The table comes from
 bazel/rooms.py.
 """
 import pathlib
@@ -17,14 +17,14 @@ import generated_page  # noqa: E402  pylint: disable=wrong-import-position
 from rooms import ROOMS, house_of  # noqa: E402  pylint: disable=wrong-import-position
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-PAGE = "docs/design/architecture.md"
+PAGES = {"README.md": ("picture",), "docs/design/architecture.md": ("picture", "table")}  # each with its generated parts
 BEGIN = "<!-- {}, made by bazel/room_picture.py; do not edit -->\n"
 END = "<!-- end of {} -->\n"
 FOLDERS = ("aqt/", "configs", "serving")  # tests and examples may use nearly everything
 
 
 def arrows(targets):
-    """{house: the houses that its libraries use}, {house: its rooms}, and the set of the houses that only tests use."""
+    """{house: the houses that its libraries use}, {house: its rooms}, and the set of houses that only tests use."""
     libraries = [target for target in targets.values() if target.package.startswith(FOLDERS) and target.rule != "alias" and
                  not target.rule.endswith("_test")]
     shipped = {house_of(target.package) for target in libraries if not target.testonly}
@@ -41,14 +41,14 @@ def arrows(targets):
 
 
 def below(used, folder, seen=()):
-    """All that can be reached from a folder. ValueError for a circle."""
+    """All folders that can be reached from a folder. ValueError for a circle."""
     if folder in seen:
         raise ValueError("a circle: " + " -> ".join((*seen, folder)))
     return set().union(*({other} | below(used, other, (*seen, folder)) for other in used[folder]))
 
 
 def reduced(used):
-    """Without the arrows that a longer way replaces."""
+    """The arrows without those that a longer path replaces."""
     for folder in used:
         below(used, folder)
     return {folder: {other for other in direct if not any(other in below(used, third) for third in direct - {other})}
@@ -56,7 +56,7 @@ def reduced(used):
 
 
 def picture(targets):
-    """As a Mermaid diagram, which GitHub draws."""
+    """The picture as a Mermaid diagram, which GitHub draws."""
     used, rooms, testonly = arrows(targets)
     lines = ["```mermaid", "flowchart TB"]
     for house in sorted(used):
@@ -69,7 +69,7 @@ def picture(targets):
 
 
 def table():
-    """The rows of the rooms."""
+    """The table of rooms."""
     lines = ["| room | holds | may use |", "|---|---|---|"]
     for name, room in ROOMS.items():
         holds = room.holds + ("; only for tests" if room.testonly else "")
@@ -77,20 +77,25 @@ def table():
     return "\n".join(lines + [""])
 
 
-def page(old, targets):
-    """The page with its picture and its table made anew."""
-    for part, text in (("picture", picture(targets)), ("table", table())):
+def page(old, path, targets):
+    """The text `old` of the page at `path`, with its generated parts replaced."""
+    texts = {"picture": picture, "table": lambda _: table()}
+    for part in PAGES[path]:
         begin, end = BEGIN.format(part), END.format(part)
         if old.count(begin) != 1 or old.count(end) != 1:
-            raise ValueError(f"{PAGE} does not have the two lines around the {part}: {begin}{end}")
+            raise ValueError(f"{path}: expected exactly one of each of the two lines around the {part}: {begin}{end}")
         head, rest = old.split(begin)
-        old = head + begin + text + end + rest.split(end)[1]
+        old = head + begin + texts[part](targets) + end + rest.split(end)[1]
     return old
 
 
 def main(arguments):
-    text = page((ROOT / PAGE).read_text(encoding="utf-8"), build_files.read_tree(ROOT))
-    return generated_page.run(__file__, __doc__, ROOT / PAGE, text, [], arguments)
+    targets = build_files.read_tree(ROOT)
+    codes = []
+    for path in PAGES:
+        text = page((ROOT / path).read_text(encoding="utf-8"), path, targets)
+        codes.append(generated_page.run(__file__, __doc__, ROOT / path, text, [], arguments))
+    return max(codes)
 
 
 if __name__ == "__main__":

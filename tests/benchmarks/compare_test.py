@@ -54,11 +54,11 @@ class Page(unittest.TestCase):
         self.assertIn("| 1 | training step, int8 against AQT on JAX | 1 | 5.00 | 5.00 | 512x512x512 | jax-1-aqt |\n", text)
         self.assertIn("| 512x512x512 | 7.00 | 50 % | two (3 products) | 21.0 | 3.00 |\n", text)
         self.assertIn("| 1024x1024x1024 | 40.0 |  | two (3 products) | 30.0 | **0.75** |\n", text)
-        self.assertIn("| rounds | 3; during 1 of 8 runs other processes used the machine |\n", text)
+        self.assertIn("| rounds | 3; other processes used the machine during 1 of 8 runs |\n", text)
         self.assertIn("\n| 1 | training step, int8 against f32 | 1024x1024x1024 | two (3 products) | **0.75** |\n", text)
         self.assertNotIn("37x129x65", text)
         again = data_of([(name, us, {**more, "rounds_us": [us] * (3 + i % 2)}) for i, (name, us, more) in enumerate(ROWS)])
-        self.assertIn("| rounds | 3, and more of 5 rows; during 1 of 8 runs", performance_page.page(again))
+        self.assertIn("| rounds | 3, with more for 5 rows; other processes", performance_page.page(again))
         twice = {**data_of(ROWS), "command": "c --filter 'a|b'\nd"}
         self.assertIn("| command | `c --filter 'a\\|b'`, then `d` |\n", performance_page.page(twice))
         self.assertNotIn("2 threads", text)
@@ -79,6 +79,20 @@ class Page(unittest.TestCase):
         self.assertIn("1.50", texts)
         bars = [e for e in root.iter("{http://www.w3.org/2000/svg}rect") if e.get("height") == "12"]
         self.assertEqual(len(bars), 2)
+
+    def test_speed_picture(self):
+        titles = [comparison.title for comparison in performance_page.COMPARISONS]
+        self.assertEqual([title for title, _ in performance_page.HEADLINES if title not in titles], [])
+        root = xml.etree.ElementTree.fromstring(performance_page.speed_picture(data_of(ROWS)))
+        texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+        self.assertIn("int8 training step / f32 step", texts)
+        self.assertIn("1.50, against two", texts)
+        self.assertIn("5.00, against AQT on JAX", texts)
+        self.assertNotIn("f32 product", texts)
+        slower = performance_page.speed_picture(data_of([("product/512x512x512/f32/1/aqt", 4.0, {}),
+                                                         ("product/512x512x512/f32/1/onednn-3", 1.0, {})]))
+        self.assertIn("0.25, against oneDNN<", slower)
+        self.assertIn('fill="#e45756"', slower)
 
     def test_every_comparison_has_a_row_of_ours(self):
         sources = "".join((HERE / f"{name}.cc").read_text(encoding="utf-8") for name in (*compare.BENCHMARKS, "elementwise_programs"))
@@ -190,7 +204,7 @@ class Program(unittest.TestCase):
             self.assertEqual(data["rows"][0]["rounds_us"], [5.0])
             self.assertEqual(data["machine"]["target"], "t")
             self.assertNotIn("date", data["machine"])
-            self.assertRegex(run.stdout, r"\| rounds \| 1; during \d of 6 runs ")
+            self.assertRegex(run.stdout, r"\| rounds \| 1; other processes used the machine during \d of 6 runs ")
 
     def test_missing_benchmarks_name_the_remedy(self):
         run = subprocess.run([sys.executable, HERE / "compare.py", "--bin", "/nowhere", "--peers", ""], stdout=subprocess.PIPE,

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes docs/performance.md and docs/performance.svg from docs/performance.json, which compare.py measured.
+"""Writes docs/performance.md, docs/performance.svg and docs/speed.svg from docs/performance.json, which compare.py measured.
 
-usage: tests/benchmarks/performance_page.py          writes the page and the picture
-       tests/benchmarks/performance_page.py --check  fails when they are not what it would write
+usage: tests/benchmarks/performance_page.py          writes the page and the pictures
+       tests/benchmarks/performance_page.py --check  fails if a written file differs from what it would write
 """
 import dataclasses
 import json
@@ -14,6 +14,7 @@ from typing import Callable, Optional
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DATA, PAGE, PICTURE = "docs/performance.json", "docs/performance.md", "docs/performance.svg"
+SPEED = "docs/speed.svg"  # the README's picture
 
 
 def sizes(shape):
@@ -53,9 +54,9 @@ class Comparison:
     """Ours against the best of some peers' rows, on some shapes."""
     title: str
     ours: str  # class/dtype
-    peers: tuple  # of (class/dtype, times): so many of these make up one of ours
+    peers: tuple  # of (class/dtype, times): `times` of these do the work of one of ours
     shapes: Callable = any_shape
-    who: str = ""  # only peers whose name has a match
+    who: str = ""  # a regular expression: only peers whose names it matches
 
 
 F32, F32_STEP = (("product/f32", 1), ("packed/f32", 1)), (("step/f32", 1), ("product/f32", 3))
@@ -110,7 +111,7 @@ COMPARISONS = (
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """A comparison on one shape."""
+    """One shape of a comparison."""
     shape: str
     us: float
     roof: Optional[float]
@@ -132,7 +133,7 @@ def index(rows):
 
 
 def lines_of(comparison, rows, threads):
-    """A Line for each shape that we and a peer have."""
+    """A Line for each shape that was measured for us and for a peer."""
     found = []
     for (kind, shape, count), by_who in rows.items():
         if kind != comparison.ours or count != threads or "aqt" not in by_who or not comparison.shapes(shape):
@@ -151,7 +152,7 @@ def geomean(values):
 
 
 def number(value):
-    """Three digits, as people write them."""
+    """Three significant digits."""
     digits = 0 if value >= 100 else 1 if value >= 10 else 2
     return f"{value:.{digits}f}"
 
@@ -162,7 +163,7 @@ def ratio(value):
 
 
 def summary(data):
-    """[(threads, comparison, lines)] of those that have lines."""
+    """[(threads, comparison, lines)] for the comparisons that have lines."""
     rows = index(data["rows"])
     counts = sorted({threads for _, _, threads in rows})
     found = ((threads, comparison, lines_of(comparison, rows, threads)) for threads in counts for comparison in COMPARISONS)
@@ -170,7 +171,7 @@ def summary(data):
 
 
 def scaling(data, shape="512x1024x4096"):
-    """[(class/dtype, threads, time on one thread, time on that many)] of ours on a shape where threads are worth their while."""
+    """[(class/dtype, threads, our time on one thread, our time on `threads`)] on a shape that is large enough for threads."""
     rows = index(data["rows"])
     found = []
     for (kind, row_shape, threads), by_who in rows.items():
@@ -181,13 +182,13 @@ def scaling(data, shape="512x1024x4096"):
 
 
 def rounds_of(data):
-    """How many rounds were measured, and of how many rows there are more: those that were measured again."""
+    """The number of rounds, and the number of rows that were measured again."""
     again = sum(len(row.get("rounds_us", [])) > data["rounds"] for row in data["rows"])
-    return f"{data['rounds']}, and more of {again} rows" if again else str(data["rounds"])
+    return f"{data['rounds']}, with more for {again} rows" if again else str(data["rounds"])
 
 
 def commands_of(data):
-    """The commands of the runs, one after the other. A cell of a table ends at a bar that is not escaped."""
+    """The commands of the runs, in order. Bars are escaped: a bare one would end the table's cell."""
     return ", then ".join("`" + line.replace("|", "\\|") + "`" for line in data["command"].splitlines())
 
 
@@ -196,18 +197,19 @@ def page(data):
     machine = data["machine"]
     lines = [
         "# Performance", "",
-        "Ours beside other libraries on one machine: times of both are the best over rounds that took turns. A ratio is the time "
-        "of the best peer divided by ours: above 1 we are faster; **bold**: a peer is. Generated from `docs/performance.json` by "
-        "`tests/benchmarks/performance_page.py`; do not edit. `tests/benchmarks/compare.py` measures it anew.", "",
+        "This library against others on one machine. The libraries take turns, and each time is the best over all rounds. A ratio "
+        "is the time of the best peer divided by ours: above 1 we are faster; in **bold**, a peer is faster. The page is generated "
+        "from `docs/performance.json` by `tests/benchmarks/performance_page.py`; do not edit it. `tests/benchmarks/compare.py` "
+        "repeats the measurements.", "",
         "| | |", "|---|---|",
         *(f"| {name} | {value} |" for name, value in machine.items()),
         f"| command | {commands_of(data)} |", f"| commit | {data['commit']} |", f"| date | {data['date']} |",
-        f"| rounds | {rounds_of(data)}; during {len(data['disturbed'])} of {data['runs']} runs other processes used the machine |", "",
+        f"| rounds | {rounds_of(data)}; other processes used the machine during {len(data['disturbed'])} of {data['runs']} runs |", "",
         "![ratios](performance.svg)", "",
-        "What a peer computes is not always the same: MLAS and PyTorch quantize activations to u8 with one scale for all rows, we "
-        "and XNNPACK to int8 with a scale for each row; PyTorch's products with quantized weights take bf16 activations where its "
-        "name says so. Each library allocates its own packed weights; our arrays ask for huge pages from 4 MiB on. "
-        "\"(3 products)\": three times the peer's forward product, where that is less than its own step.", "",
+        "Peers do not always compute the same thing. MLAS and PyTorch quantize activations to u8 with one scale for all rows; this "
+        "library and XNNPACK quantize to int8 with one scale per row. A PyTorch row whose name ends in bf16 multiplies quantized "
+        "weights by bf16 activations. Each library allocates its own packed weights. Our arrays request huge pages from 4 MiB on. "
+        "\"(3 products)\" means three times the peer's forward product, where that is faster than the peer's own step.", "",
         "## Summary", "",
         "| threads | | shapes | geometric mean | lowest | at | peers |", "|---|---|---|---|---|---|---|",
     ]
@@ -224,8 +226,8 @@ def page(data):
     lines += [f"| {threads} | {comparison.title} | {line.shape} | {line.peer} | {ratio(line.ratio)} |"
               for threads, comparison, line in sorted(ahead, key=lambda entry: (entry[0], entry[2].ratio))]
     if scaled := scaling(data):
-        lines += ["", "## Threads", "", "Ours on 512x1024x4096: time on one thread, on several, and their ratio.", "",
-                  "| | threads | us, one thread | us | times faster |", "|---|---|---|---|---|"]
+        lines += ["", "## Threads", "", "Our times on 512x1024x4096 with one thread and with several, and the speedup.", "",
+                  "| | threads | us, one thread | us | speedup |", "|---|---|---|---|---|"]
         lines += [f"| `{kind}` | {threads} | {number(one)} | {number(more)} | {one / more:.2f} |" for kind, threads, one, more in scaled]
     for threads in sorted({entry[0] for entry in entries}):
         lines += ["", f"## Each shape, {threads} thread{'s' if threads > 1 else ''}"]
@@ -233,15 +235,15 @@ def page(data):
             if count != threads:
                 continue
             lines += ["", f"**{comparison.title}** (`{comparison.ours}`)", "",
-                      "| shape | us | share of the roof | best peer | us | ratio |", "|---|---|---|---|---|---|"]
+                      "| shape | us | share of roof | best peer | us | ratio |", "|---|---|---|---|---|---|"]
             lines += [f"| {x.shape} | {number(x.us)} | {'' if x.roof is None else f'{100 * x.roof:.0f} %'} | {x.peer} "
                       f"| {number(x.peer_us)} | {ratio(x.ratio)} |" for x in found]
     return "\n".join(lines) + "\n"
 
 
 def picture(data):
-    """The text of docs/performance.svg: a bar from 1 to the geometric mean for each comparison on one thread, and a line from
-    the lowest ratio to the highest, on a logarithmic scale."""
+    """The text of docs/performance.svg. Each comparison on one thread has a bar from 1 to the geometric mean and a line from the
+    lowest ratio to the highest, on a logarithmic scale."""
     entries = [(comparison.title, [line.ratio for line in found]) for threads, comparison, found in summary(data) if threads == 1]
     left, width, row, top = 500, 420, 20, 40
     values = [value for _, ratios in entries for value in ratios] + [0.5, 2.0]
@@ -267,9 +269,56 @@ def picture(data):
     return "\n".join([*out, "</svg>"]) + "\n"
 
 
+# What the README shows: the title of a comparison, and its label there.
+HEADLINES = (
+    ("training step, int8 against AQT on JAX", "int8 training step"),
+    ("training step, int8 against f32", "int8 training step / f32 step"),
+    ("step of a transformer, int8 against f32", "int8 transformer step / f32 step"),
+    ("dynamic int8 against f32, M >= 128", "dynamic int8 product / f32 product"),
+    ("4-bit weights in groups of 128, float activations, M = 1", "4-bit weights, float activations, 1 row"),
+    ("8-bit weights, float activations, M = 1", "8-bit weights, float activations, 1 row"),
+    ("convolution, int8", "int8 convolution"),
+    ("dynamic int8, M >= 128", "dynamic int8 product, 128 rows and more"),
+    ("s8 product, weights packed, M >= 128", "s8 product, 128 rows and more"),
+    ("f32 product", "f32 product"),
+    ("bf16 product", "bf16 product"),
+    ("step of the digits model, f32", "f32 step of a tiny model"),
+)
+NAMES = (("jax.*-aqt", "AQT on JAX"), ("jax", "JAX"), ("torch", "PyTorch"), ("xnnpack", "XNNPACK"), ("mlas", "MLAS"),
+         ("onednn", "oneDNN"), ("mkl", "MKL"), ("eigen", "Eigen"))
+
+
+def library(peer):
+    """The library's own name for a peer of the measurements."""
+    return next((name for pattern, name in NAMES if re.match(pattern, peer)), peer.split(" (")[0])
+
+
+def speed_picture(data):
+    """The text of docs/speed.svg: a bar from 0 to the geometric mean for each headline on one thread. Bars below 1 are red."""
+    found = {comparison.title: lines for threads, comparison, lines in summary(data) if threads == 1}
+    bars = [(label, geomean([line.ratio for line in found[title]]), sorted({library(line.peer) for line in found[title]}))
+            for title, label in HEADLINES if title in found]
+    left, row, top = 290, 24, 44
+    scale = 400 / max([2.0] + [mean for _, mean, _ in bars])
+    height = top + row * len(bars) + 10
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + 640}" height="{height}" font-family="sans-serif" '
+           'font-size="13">', '<rect width="100%" height="100%" fill="white"/>',
+           f'<text x="{left}" y="18" font-weight="bold">time of the fastest peer / our time, one thread (above 1: we are faster)</text>']
+    for i, (label, mean, peers) in enumerate(bars):
+        y = top + row * i
+        label, peers = (text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;") for text in (label, ", ".join(peers)))
+        out += [f'<text x="{left - 8}" y="{y + 13}" text-anchor="end">{label}</text>',
+                f'<rect x="{left}" y="{y}" width="{scale * mean:.1f}" height="17" fill="{"#e45756" if mean < 0.995 else "#4c78a8"}"/>',
+                f'<text x="{left + scale * max(mean, 1) + 6:.1f}" y="{y + 13}">{mean:.2f}, against {peers}</text>']
+    line = f"{left + scale:.1f}"
+    out += [f'<line x1="{line}" x2="{line}" y1="{top - 8}" y2="{height - 8}" stroke="black" stroke-dasharray="3 2"/>',
+            f'<text x="{line}" y="{top - 11}" text-anchor="middle" font-size="11">1</text>']
+    return "\n".join([*out, "</svg>"]) + "\n"
+
+
 def texts(data):
-    """{path: what it must be}"""
-    return {PAGE: page(data), PICTURE: picture(data)}
+    """{path: its text}"""
+    return {PAGE: page(data), PICTURE: picture(data), SPEED: speed_picture(data)}
 
 
 def main():
@@ -281,7 +330,7 @@ def main():
         if not sys.argv[1:]:
             (ROOT / path).write_text(text, encoding="utf-8")
         elif not (ROOT / path).exists() or (ROOT / path).read_text(encoding="utf-8") != text:
-            stale.append(f"{path} is stale: run tests/benchmarks/performance_page.py")
+            stale.append(f"{path} is out of date: run tests/benchmarks/performance_page.py")
     print("\n".join(stale), end="\n" if stale else "")
     return 1 if stale else 0
 
