@@ -1,7 +1,7 @@
 """The rooms of the library: what each folder holds, and which folders it may use.
 
-This table is the only statement of it. tests/repo/arrows refuses a dependency or an #include that the table does not allow;
-bazel/room_picture.py writes the table and the picture of docs/design/architecture.md from it and from the BUILD files.
+This table is the only source. tests/repo/arrows refuses any dependency or #include that it does not allow. bazel/room_picture.py
+generates the table and the picture in docs/design/architecture.md from it and from the BUILD files.
 """
 import dataclasses
 
@@ -9,7 +9,7 @@ import dataclasses
 @dataclasses.dataclass(frozen=True)
 class Room:
     holds: str
-    uses: tuple  # the rooms that it may use directly; what these may use comes with them
+    uses: tuple  # the rooms that it may use directly; the rooms that those may use are included
     testonly: bool = False
 
 
@@ -17,71 +17,71 @@ def _room(holds, uses="", testonly=False):
     return Room(holds, tuple(uses.split()), testonly)
 
 
-# Folders with rooms. The name of one in `uses` stands for all its rooms, except those for tests. A house may be a room, too.
+# Folders with rooms. In `uses` such a folder stands for all its rooms, except those for tests. A house may also be a room itself.
 HOUSES = ("aqt/core", "aqt/graph", "aqt/io", "aqt/kernels", "aqt/nn", "aqt/ops", "aqt/quant", "aqt/runtime", "aqt/transforms",
           "serving")
 
 ROOMS = {
     "aqt/core": _room("arrays, dtypes, shapes, dimension numbers, random keys"),
-    "aqt/core/machine": _room("what runs the code: SIMD targets, threads, verbosity", "aqt/core"),
-    "aqt/collective": _room("what several processes compute together, and the engines that move their bytes: threads, MPI",
+    "aqt/core/machine": _room("the machine: SIMD targets, threads, verbosity", "aqt/core"),
+    "aqt/collective": _room("collective operations of several processes, and their transports: threads, MPI",
                             "aqt/core"),
-    "aqt/io": _room("files, JSON, text that is safe to print", "aqt/core"),
-    "aqt/io/tensors": _room("file formats that hold tensors: safetensors, checkpoints in several files; `TensorSource` above them",
+    "aqt/io": _room("files, JSON, printable text", "aqt/core"),
+    "aqt/io/tensors": _room("file formats that hold tensors: safetensors, checkpoints in several files; their common interface `TensorSource`",
                             "aqt/io"),
-    "aqt/kernels/simd": _room("what SIMD code shares: targets, conversions, arithmetic, math", "aqt/core/machine"),
+    "aqt/kernels/simd": _room("shared SIMD code: targets, conversions, arithmetic, math", "aqt/core/machine"),
     "aqt/kernels/random": _room("noise for stochastic rounding", "aqt/kernels/simd"),
     "aqt/kernels/quantize": _room("absmax, quantization of rows to integers and FP8, packed words", "aqt/kernels/random"),
-    "aqt/kernels/panels": _room("matrices in memory and as panels: description, packing, interleaving, decoding",
+    "aqt/kernels/panels": _room("matrices as strided memory and as panels: description, packing, interleaving, decoding",
                                 "aqt/kernels/quantize"),
     "aqt/kernels/gemm": _room("matrix products; `isa/` has one file per instruction set", "aqt/kernels/panels"),
     "aqt/kernels/digits": _room("f32 products as exact sums of integer products", "aqt/kernels/gemm"),
-    "aqt/kernels/elementwise": _room("elementwise operations, strips of fused ones, conversion of arrays", "aqt/kernels/simd"),
+    "aqt/kernels/elementwise": _room("elementwise operations, fused strips, conversion of arrays", "aqt/kernels/simd"),
     "aqt/kernels/reduce": _room("sums and maxima along axes and over windows, cumulative sums", "aqt/kernels/simd"),
     "aqt/kernels/move": _room("gather and pad", "aqt/kernels/simd"),
     "aqt/kernels": _room("plain contractions of arrays, on the kernels of the rooms below", "aqt/kernels/digits"),
-    "aqt/quant/config": _room("what a user asks for: plain structs, builders, tilings, rules of arithmetic, call options",
+    "aqt/quant/config": _room("configuration: plain structs, builders, tilings, rules of arithmetic, call options",
                               "aqt/core/machine"),
-    "aqt/quant/numerics": _room("the arithmetic of numbers and rows: rounding, clipping, noise", "aqt/quant/config aqt/kernels"),
+    "aqt/quant/numerics": _room("arithmetic on numbers and rows: rounding, clipping, noise", "aqt/quant/config aqt/kernels"),
     "aqt/quant/weights": _room("stored weights: the arithmetic and packing of checkpoints", "aqt/quant/numerics"),
     "aqt/quant/tensor": _room("QTensor, calibration, quantizer, GPTQ", "aqt/quant/numerics"),
     "aqt/quant/text": _room("configurations to and from textprotos", "aqt/quant/tensor"),
-    "aqt/quant/contraction": _room("plans that contract: dot_general, einsum, convolution, ragged; `engine/` has their insides",
+    "aqt/quant/contraction": _room("plans of contractions: dot_general, einsum, convolution, ragged; `engine/` has the implementation",
                                    "aqt/quant/tensor"),
     "aqt/quant/reference": _room("the slow, obvious contractions that tests compare with", "aqt/quant/contraction",
                                  testonly=True),
     "aqt/quant": _room("aliases of the documented libraries"),
-    "aqt/graph": _room("programs: values, operations, tracing; nothing here knows of quantization", "aqt/kernels"),
-    "aqt/graph/interpret": _room("programs walked: evaluation, gradients, rewriting", "aqt/graph"),
+    "aqt/graph": _room("programs: values, operations, tracing; independent of quantization", "aqt/kernels"),
+    "aqt/graph/interpret": _room("evaluation, gradients and rewriting of programs", "aqt/graph"),
     "aqt/graph/draw": _room("programs as pictures", "aqt/graph"),
     "aqt/graph/saved": _room("programs to and from files", "aqt/graph/interpret"),
-    "aqt/ops": _room("what the operations below share: dimensions, descriptions, functions of values",
+    "aqt/ops": _room("code shared by the rooms of `aqt/ops`: dimensions, descriptions, functions of values",
                      "aqt/quant aqt/graph"),
     "aqt/ops/contraction": _room("contractions of every kind, float and quantized, as operations of a program", "aqt/ops"),
-    "aqt/ops/fp8": _room("FP8 scaling with histories, and the products that use it",
+    "aqt/ops/fp8": _room("FP8 scaling with histories, and products with it",
                          "aqt/ops/contraction aqt/ops/collective"),
-    "aqt/ops/scaling": _room("scales beside values, sums in low precision, debug callbacks", "aqt/ops"),
+    "aqt/ops/scaling": _room("scaled values, sums in low precision, debug callbacks", "aqt/ops"),
     "aqt/ops/collective": _room("exchanges between processes", "aqt/ops aqt/collective"),
     "aqt/ops/saved": _room("operations to and from saved programs", "aqt/ops/contraction aqt/ops/fp8 aqt/ops/scaling"),
-    "aqt/transforms": _room("programs to programs: simplify, expand, remove what is unused", "aqt/ops"),
+    "aqt/transforms": _room("transforms of programs: simplify, expand, remove unused equations", "aqt/ops"),
     "aqt/transforms/quantize": _room("inject quantization, fold weights, serve", "aqt/transforms"),
     "aqt/transforms/precision": _room("mixed precision, loss scaling, Scalify", "aqt/transforms"),
     "aqt/transforms/parallel": _room("programs for several processes", "aqt/transforms"),
     "aqt/runtime/memory": _room("arenas and pools", "aqt/ops"),
     "aqt/runtime/fusion": _room("elementwise operations and reductions in one pass", "aqt/runtime/memory"),
-    "aqt/runtime": _room("programs made ready to run many times ([runtime.md](../runtime.md)), and with the same weights",
+    "aqt/runtime": _room("programs compiled to run many times ([runtime.md](../runtime.md)); prepared programs with packed weights",
                          "aqt/runtime/fusion aqt/transforms"),
     "aqt/nn/layers": _room("parameters and layers", "aqt/ops"),
     "aqt/nn/train": _room("optimizers, trainer, files of training state", "aqt/nn/layers aqt/transforms aqt/runtime aqt/io"),
     "aqt/nn/weights": _room("parameters from checkpoints", "aqt/nn/layers aqt/io"),
-    "aqt/testing": _room("what several rooms' tests share", "aqt/nn", testonly=True),
+    "aqt/testing": _room("test code shared by several rooms", "aqt/nn", testonly=True),
     "configs": _room("the protos and presets"),
-    "serving/tools": _room("exit codes, words, progress, threads", "aqt/io"),
+    "serving/tools": _room("exit codes, wording, progress, threads", "aqt/io"),
     "serving/formats": _room("the layouts of quantized checkpoints", "serving/tools aqt/quant/weights"),
-    "serving/families": _room("what modules are: the table of model families, and the evidence of shapes",
+    "serving/families": _room("kinds of modules: the table of model families, and evidence from shapes",
                               "serving/formats configs"),
-    "serving/plan": _room("what becomes of each tensor: configuration, rules, plan", "serving/families"),
-    "serving/convert": _room("from checkpoint to checkpoint: conversion, verification, inspection", "serving/plan"),
+    "serving/plan": _room("the decision for each tensor: configuration, rules, plan", "serving/families"),
+    "serving/convert": _room("conversion, verification and inspection of checkpoints", "serving/plan"),
     "serving/cli": _room("the `aqt` command", "serving/convert aqt/nn"),
     "serving": _room("the public targets", "serving/cli"),
 }
@@ -93,18 +93,18 @@ def rooms_in(house):
 
 
 def house_of(folder):
-    """"aqt/quant" of itself and of "aqt/quant/config"; any other folder is its own house."""
+    """The house of a folder: "aqt/quant" for itself and for "aqt/quant/config". Any other folder is its own house."""
     return next((house for house in HOUSES if folder.startswith(house + "/")), folder)
 
 
 def named(name, user):
-    """The rooms that a name in a room's `uses` stands for. Within a house, its name is only the folder itself."""
+    """The rooms that a name in the `uses` of `user` stands for. Within a house, its name means only the folder itself."""
     rooms = [] if house_of(user) == name else [room for room in rooms_in(name) if not ROOMS[room].testonly]
     return rooms + [name] * (name in ROOMS)
 
 
 def may_use(room):
-    """All the rooms that a room may use, besides itself. ValueError for a circle."""
+    """All rooms that a room may use, without itself. ValueError for a circle."""
     found, todo = set(), [(room, (room,))]
     while todo:
         user, way = todo.pop()
