@@ -2,19 +2,19 @@
 """Writes docs/features.md from docs/features.json.
 
 usage: bazel/feature_table.py          writes the page
-       bazel/feature_table.py --check  fails when the page is not what it would write, or a claim does not hold
+       bazel/feature_table.py --check  fails if the page differs from what it would write, or if a claim is false
 
 A row of the JSON file:
-  {"row": 5, "part": "core",                       or "layers" or "older", which may leave numbers out
-   "feature": "...",                               what a user gets
+  {"row": 5, "part": "core",                       or "layers" or "older"; numbers of "older" may have gaps
+   "feature": "...",                               what the user gets
    "state": "done" | "part" | "planned" | "left out",
    "tests": ["//aqt/quant/numerics:numerics_test IntSymmetric.Bounds", "//examples/quickstart:quickstart_test"],
-   "benchmark": "//tests/benchmarks:gemm",                 may be missing
+   "benchmark": "//tests/benchmarks:gemm",                 optional
    "doc": "docs/quantization.md#a-contraction",
    "note": "..."}                                          what is missing; for part and left out
 
-A test is a target, and a TEST (or TEST_F, TEST_P, TYPED_TEST) of its sources; Python and shell tests are named by the
-target only.
+A test is a target followed by a TEST (or TEST_F, TEST_P, TYPED_TEST) of its sources. Python and shell tests are named only by
+their target.
 """
 import json
 import pathlib
@@ -33,12 +33,12 @@ PARTS = {"core": "Contractions, numerics, calibration", "layers": "Layers, calib
          "older": "Only in AQT's older stacks"}
 INTRODUCTION = """# Features
 
-What AQT v2 offers, and where it is here: the numbered list of its features, the tests that show each of them, and the
-page that explains it. Behind them is what is here of AQT's older stacks (`jax_legacy`), with the numbers of the same list. Generated from `docs/features.json` by `bazel/feature_table.py`; do not edit. `//tests/repo/docs:docs_test`
-checks that every test and heading that is named exists.
+The features of AQT v2 as a numbered list, with the tests that show each feature and the page that explains it. The last part has
+features of AQT's older stacks (`jax_legacy`). The page is generated from `docs/features.json` by `bazel/feature_table.py`; do not
+edit it. `//tests/repo/docs:docs_test` checks that every named test and heading exists.
 
-"part" works except for what the note says; "left out" is not planned. Recorded cases of AQT itself are in
-`//tests/golden_check:golden_check_test`.
+"part": works, with the exception in the note; "left out": not planned. `//tests/golden_check:golden_check_test` runs recorded cases
+of AQT itself.
 """
 TEST = re.compile(r"^(?:TYPED_)?TEST(?:_F|_P)?\((\w+), (\w+)\)", re.M)
 
@@ -49,13 +49,13 @@ def anchor(heading):
 
 
 def anchors(path):
-    """The anchors of the headings of a Markdown file; code blocks have none."""
+    """The anchors of a Markdown file's headings, without code blocks."""
     text = re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
     return {anchor(match) for match in re.findall(r"^#+ (.+)$", text, flags=re.M)}
 
 
 def tests_of(root, target):
-    """{"Suite.Name"} in the sources of a test target."""
+    """{"Suite.Name"} from the sources of a test target."""
     found = set()
     for label in target.srcs:
         path = build_files.file_of(label)
