@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-"""Writes docs/api.md: the names that aqt/aqt.h gives a program, from the headers that it includes.
+"""Writes docs/api.md: the names that aqt/aqt.h makes available, from the headers that it includes.
 
 usage: bazel/api_page.py          writes the page
-       bazel/api_page.py --check  fails when the page is not what it would write
-       bazel/api_page.py --silent fails when a name has no sentence, and lists those names
+       bazel/api_page.py --check  fails if the page differs from what it would write
 
-A name is a type, function, constant or macro declared at the margin of a header, outside of namespace internal. What is
-said of it is the first sentence of the comment above it, or beside it. A name without one belongs to the name above.
+A name is a type, function, constant or macro declared at the margin of a header, outside namespace internal. Its description is
+the first sentence of the comment above it, or beside it. A name without a comment belongs to the name above.
 """
 import pathlib
 import re
@@ -22,10 +21,11 @@ UMBRELLA = "aqt/aqt.h"
 INTRODUCTION = f"""# The names of `{UMBRELLA}`
 
 Generated from the headers by `bazel/api_page.py`; do not edit. Depend on `@aqt//:aqt` and include `{UMBRELLA}`, or depend on
-the library of a header below and include that. The comment in the header has the rest: formula, shapes, dtypes, errors.
+the library of a single header below and include that header. The comment in the header has the details: formula, shapes, dtypes,
+errors.
 """
 
-# At the margin of a file in the format of clang-format.
+# Patterns of declarations at the margin of a file that clang-format formatted.
 NAMESPACE = re.compile(r"namespace ([\w:]+) \{$")
 END = re.compile(r"\}  // namespace ([\w:]+)$")
 MACRO = re.compile(r"#define (AQT_\w+)(?<!_)\(")
@@ -36,14 +36,14 @@ FUNCTION = re.compile(r"(?:\[\[nodiscard\]\] )?(?:inline |constexpr |template <[
 
 
 def first_sentence(comment):
-    """Up to the first period that ends a sentence, or all of it up to a colon that begins a list."""
+    """The text up to the first period that ends a sentence, or up to a colon that begins a list."""
     text = " ".join(comment).strip()
     match = re.match(r"(.*?[^.\s])(?<!e\.g)(?<!i\.e)\.(?:\s|$)", text)
     return (match.group(1) if match else text).rstrip(":")
 
 
 def names(text):
-    """[(name with its namespace below aqt, first sentence)] in the order of the header, overloads once."""
+    """[(name with its namespace below aqt, first sentence)] in the order of the header. Overloads appear once."""
     found, comment, spaces = {}, [], []
     for line in text.split("\n"):
         if line.startswith("// ") or line == "//":

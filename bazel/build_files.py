@@ -1,7 +1,7 @@
 """Reads the BUILD.bazel files of a source tree without Bazel.
 
-A BUILD file is Python as well: it is executed here with functions that record the rules. Macros are recorded under their
-own names with the arguments that the BUILD file gives them.
+A BUILD file is also valid Python: it is executed here with functions that record the rules. Macros are recorded under their
+own names, with the arguments from the BUILD file.
 """
 import builtins
 import dataclasses
@@ -13,7 +13,7 @@ INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"]+)[>"]', re.M)
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """One rule. Lists hold absolute labels; a select() counts with all its branches."""
+    """One rule. Lists hold absolute labels; a select() contributes all its branches."""
     label: str  # //aqt/core:array
     rule: str  # cc_library
     deps: tuple
@@ -42,12 +42,12 @@ def absolute(label, package):
 
 
 def file_of(label):
-    """The path of a source file from the root, or None for a file of another repository."""
+    """The path of a source file relative to the root, or None for a file of another repository."""
     return label[2:].replace(":", "/", 1).removeprefix("/") if label.startswith("//") else None
 
 
 class _Recorder(dict):
-    """The names that a BUILD file may use; a loaded one is a macro."""
+    """The names that a BUILD file may use. A loaded name is a macro."""
 
     def __init__(self, root, package):
         super().__init__()
@@ -86,7 +86,7 @@ def _select(branches, **_):
 
 
 def read_package(root, package):
-    """The targets of root/package/BUILD.bazel, in their order."""
+    """The targets of root/package/BUILD.bazel, in order."""
     path = pathlib.Path(root, package, "BUILD.bazel")
     names = _Recorder(root, package)
     names["glob"] = _glob(path.parent)
@@ -98,7 +98,7 @@ def read_package(root, package):
 
 
 class _Value:
-    """A loaded symbol: a macro when called, an empty list (of flags, say) otherwise."""
+    """A loaded symbol: a macro if it is called, otherwise an empty list (for example of flags)."""
 
     def __init__(self, function):
         self.function = function
@@ -132,7 +132,7 @@ def read_tree(root):
 
 
 def includes(root, target):
-    """(file, header) for each #include in the sources and headers of the target that are files of the tree."""
+    """(file, header) for each #include in those sources and headers of the target that are files of the tree."""
     for label in target.srcs + target.hdrs:
         path = file_of(label)
         if path and path.endswith((".h", ".cc")) and (pathlib.Path(root) / path).is_file():

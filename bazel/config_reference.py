@@ -2,10 +2,10 @@
 """Writes docs/reference-config.md from the comments of configs/*.proto.
 
 usage: bazel/config_reference.py          writes the page
-       bazel/config_reference.py --check  fails when the page is not what it would write, or a field says too little
+       bazel/config_reference.py --check  fails if the page differs from what it would write, or if a comment is incomplete
 
-Each message, field, oneof, enum and enum value has a comment in the lines above it. The comment of a field ends by saying
-what happens without it: it contains "Default" or "Required".
+Each message, field, oneof, enum and enum value has a comment in the lines above it. The comment of a field says what happens
+if the field is not set: it contains "Default" or "Required".
 """
 import dataclasses
 import pathlib
@@ -17,7 +17,7 @@ import generated_page  # noqa: E402  pylint: disable=wrong-import-position
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGE = "docs/reference-config.md"
-# file -> (heading, where its presets are)
+# file -> (heading, folder of its presets)
 FILES = {
     "quant.proto": ("A contraction and its gradients", "presets/quant"),
     "inject.proto": ("Rules for a program", "presets/inject"),
@@ -28,15 +28,15 @@ FILES = {
 }
 INTRODUCTION = """# Configuration reference
 
-Every message and field of the configurations, which are textprotos. Generated from the comments in `configs/*.proto` by
-`bazel/config_reference.py`; do not edit.
+Every message and field of the configurations, which are textprotos. The page is generated from the comments in `configs/*.proto`
+by `bazel/config_reference.py`; do not edit it.
 
-A list is written as `axes: [0, 1]`, or by naming the field more than once. A field whose type is another message is
-written in braces, even if it is empty: `abs_max {}`.
+A list is written as `axes: [0, 1]`, or by repeating the field. A field whose type is a message is written with braces, even if
+it is empty: `abs_max {}`.
 
 To print a configuration with its base filled in, use `aqt config KIND FILE`, or in C++ `ToText(*DotGeneralFromText(text))`
 and `ToText(*InjectConfigFromText(text))` (`aqt/transforms/quantize/inject_proto.h`), or for the converter
-`aqt plan --config FILE --print-effective-config`. Mistakes are reported with `file:line:column`.
+`aqt plan --config FILE --print-effective-config`. Errors are reported with `file:line:column`.
 """
 
 BLOCK = re.compile(r"(message|enum|oneof) (\w+) \{(\})?$")
@@ -56,7 +56,7 @@ class Item:
 
 
 def parse(text):
-    """(comment at the top of the file, its messages and enums). Raises ValueError for a line that it cannot read."""
+    """(comment at the top of the file, its messages and enums). Raises ValueError for a line that it cannot parse."""
     head, body = text.split('syntax = "proto3";\n', 1)
     root = Item("file", "", "")
     stack, comment = [root], []
@@ -85,7 +85,7 @@ def parse(text):
 
 
 def problems(file, items, parent=None):
-    """One line for each item that has no comment, or does not say what happens without it."""
+    """One line for each item without a comment, or whose comment does not say what happens if it is not set."""
     found = []
     for item in items:
         where = f"configs/{file}: {parent.name + '.' if parent else ''}{item.name}"
@@ -125,12 +125,12 @@ def describe_message(message, names):
 
 
 def describe(root, file):
-    """The part of the page for one file, and what is wrong with it."""
+    """The part of the page for one file, and its problems."""
     heading, presets = FILES[file]
     top, items = parse((root / "configs" / file).read_text(encoding="utf-8"))
     names = {item.name for other in FILES for item in parse((root / "configs" / other).read_text(encoding="utf-8"))[1]}
     lines = [f"## {heading}", ""]
-    top = [line for line in top if not line.startswith(PAGE)]  # readers of the page know
+    top = [line for line in top if not line.startswith(PAGE)]  # readers see the page's name
     for paragraph in "\n".join(top).strip().split("\n\n"):
         code = all(line.startswith("  ") for line in paragraph.split("\n"))
         lines += (["```textproto", *(line[2:] for line in paragraph.split("\n")), "```", ""] if code

@@ -1,10 +1,10 @@
 """Compiler flags for this project's own code (never applied to dependencies)."""
 
-# Warnings are errors in this workspace (--define=aqt_werror=1 in .bazelrc), and only warnings in a consumer's.
+# Warnings are errors in this workspace (--define=aqt_werror=1 in .bazelrc), but not in a consumer's.
 COPTS = [
     "-Wall",
     "-Wextra",
-    "-Wno-unknown-warning-option",  # clang does not know all of g++'s names
+    "-Wno-unknown-warning-option",  # clang does not have all of g++'s names
     "-Wno-maybe-uninitialized",  # GCC 12 sees moved-from inline storage of absl::InlinedVector as uninitialized
 ] + select({
     "//bazel:werror": ["-Werror"],

@@ -28,9 +28,9 @@ def _lib(name, linkopts = [], deps = [], defines = [], includes = [], hdrs = Non
     out += ["    visibility = [\"//visibility:public\"],", ")", ""]
     return out
 
-# Debian's archives are not position independent: they fit executables but no
-# shared object, so the shared libraries are the default. Use
-# `--define=deps=static` for a binary that is to run on another machine.
+# Debian's archives are not position independent: they work in executables but
+# not in shared objects, so the shared libraries are the default. Use
+# `--define=deps=static` for a binary that will run on another machine.
 _STATIC_SETTING = [
     "config_setting(",
     "    name = \"static\",",
@@ -124,7 +124,7 @@ def _debian_rules_cc_impl(rctx):
 
 debian_rules_cc = repository_rule(implementation = _debian_rules_cc_impl, local = True)
 
-# `bazel test` looks these two labels up even when coverage is off.
+# `bazel test` needs these two labels even without coverage.
 def _stub_coverage_tools_impl(rctx):
     _write(rctx, "remote_coverage_tools", {"BUILD.bazel": [
         "filegroup(name = \"coverage_report_generator\", visibility = [\"//visibility:public\"])",
@@ -229,8 +229,8 @@ def _debian_abseil_impl(rctx):
     _need(rctx, pcdir + "/absl_status.pc", "libabsl-dev")
     build = [] + _STATIC_SETTING
 
-    # One library per .pc file; its Requires become deps, so Bazel itself
-    # orders the link line correctly, for shared and for static linking.
+    # One library per .pc file. Its Requires become deps, so Bazel orders
+    # the link line correctly, for shared and for static linking.
     known = {}
     for f in rctx.path(pcdir).readdir():
         if f.basename.startswith("absl_") and f.basename.endswith(".pc"):
@@ -238,7 +238,7 @@ def _debian_abseil_impl(rctx):
     for name in sorted(known):
         link, requires = _parse_pc(rctx.read(known[name]))
 
-        # -latomic is needed on a few 32-bit architectures only.
+        # Only a few 32-bit architectures need -latomic.
         link = [w for w in link if w.startswith("-l") and w != "-latomic"]
         own = [w for w in link if w.startswith("-labsl_")]
         other = [w for w in link if not w.startswith("-labsl_")]
@@ -247,8 +247,8 @@ def _debian_abseil_impl(rctx):
         build += _lib_either(
             name,
             # No --as-needed here: Bazel's default dynamic_mode links tests
-            # against one shared object per library, which do not name their
-            # own needs; only the executable does.
+            # against one shared object per library. These do not name their
+            # own dependencies; only the executable does.
             shared = own + other,
             static = ["-l:lib%s.a" % w[2:] for w in own] + other,
             deps = [":" + r for r in requires if r in known and r != name],
@@ -370,7 +370,7 @@ debian_benchmark = repository_rule(implementation = _debian_benchmark_impl, loca
 
 # --------------------------------------------------------------------- onednn
 
-# A peer of the benchmarks, not needed: without the package the library is empty.
+# A peer of the benchmarks, optional: without the package the library is empty.
 def _debian_onednn_impl(rctx):
     build = _lib("onednn")
     if rctx.path("/usr/include/dnnl.hpp").exists:
@@ -381,8 +381,8 @@ debian_onednn = repository_rule(implementation = _debian_onednn_impl, local = Tr
 
 # -------------------------------------------------------------------- openmpi
 
-# Not needed: without the packages @openmpi is incompatible with every platform, and `bazel test //...` skips what
-# depends on it.
+# Optional: without the packages @openmpi is incompatible with every platform, and `bazel test //...` skips targets
+# that depend on it.
 def _debian_openmpi_impl(rctx):
     headers = _libdir(rctx) + "/openmpi/include"
     if rctx.path(headers + "/mpi.h").exists and rctx.path("/usr/bin/mpirun").exists:

@@ -1,8 +1,8 @@
 """External repositories of aqt, taken from Debian's packages.
 
-aqt_dependencies() declares each repository only when the calling WORKSPACE
-has not declared it before, so a consumer may declare any of these names
-first (http_archive, local_repository, ...) and that definition is kept.
+aqt_dependencies() declares a repository only if the calling WORKSPACE has
+not declared it before. A consumer may declare any of these names first
+(http_archive, local_repository, ...), and that definition is kept.
 """
 
 load("@bazel_tools//tools/build_defs/repo:utils.bzl", "maybe")

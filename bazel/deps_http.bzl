@@ -1,14 +1,14 @@
 """External repositories of aqt, from pinned upstream releases instead of Debian's packages.
 
-Untested: the machines that this project is built on have no network. In WORKSPACE, in the place of aqt_dependencies():
+Untested. In WORKSPACE, instead of aqt_dependencies():
 
     load("@aqt//bazel:deps_http.bzl", "aqt_http_dependencies")
     aqt_http_dependencies()
     load("@com_google_protobuf//:protobuf_deps.bzl", "protobuf_deps")
     protobuf_deps()
 
-protobuf 29.3 asks for Bazel 7 or later. Addresses and hashes are those of the Bazel Central Registry. As in
-aqt_dependencies(), a repository that the calling WORKSPACE has declared before is kept.
+protobuf 29.3 needs Bazel 7 or later. Addresses and hashes are those of the Bazel Central Registry. As with
+aqt_dependencies(), repositories that the calling WORKSPACE declared before are kept.
 """
 
 load("@bazel_tools//tools/build_defs/repo:http.bzl", "http_archive")
@@ -71,7 +71,7 @@ _RELEASES = {
     ),
 }
 
-# These have no BUILD file for the targets that are used here.
+# These have no BUILD file for the targets that this project uses.
 _EIGEN_BUILD = """
 cc_library(
     name = "eigen",
@@ -122,5 +122,5 @@ def aqt_http_dependencies():
         sha256 = "a22461d13119ac5c78f205d3df1db13403e58ce1bb1794edc9313677313f4a9d",
         url = _GITHUB + "nlohmann/json/releases/download/v3.11.3/include.zip",
     )
-    maybe(debian_onednn, name = "onednn")  # a peer of the benchmarks: taken from the system, empty without it
-    maybe(debian_openmpi, name = "openmpi")  # taken from the system; what needs it is skipped without it
+    maybe(debian_onednn, name = "onednn")  # a peer of the benchmarks: the system's package, empty without it
+    maybe(debian_openmpi, name = "openmpi")  # the system's package; targets that need it are skipped without it

@@ -94,7 +94,7 @@ def problems_of_row(root, targets, row):
 
 
 def problems(root, rows):
-    """One line per claim that does not hold."""
+    """One line per false claim."""
     targets = build_files.read_tree(root)
     found = [f"{DATA}: row {row['row']}: {problem}" for row in rows for problem in problems_of_row(root, targets, row)]
     numbers = [row["row"] for row in rows]

@@ -4,12 +4,12 @@
 #
 # usage: bazel/fuzz.sh SECONDS [TARGET]...      (default: every target)
 #
-# Prints "NAME: N executions in S s, coverage E edges, no finding" for each as the last lines. An input that fails is kept
-# in FUZZ_DIR/NAME and named instead, and the exit status is 1. FUZZ_DIR/NAME/corpus grows from run to run; what is kept
-# for good is copied into tests/fuzz/NAME_corpus.
+# The last lines are "NAME: N executions in S s, coverage E edges, no finding" for each target. If an input fails, it is kept in
+# FUZZ_DIR/NAME, the line names it, and the exit status is 1. FUZZ_DIR/NAME/corpus grows from run to run; to keep an input
+# permanently, copy it into tests/fuzz/NAME_corpus.
 #
 #   FUZZ_DIR           (default: ~/.cache/aqt-fuzz)
-#   FUZZ_JOBS          how many targets at a time (default: 1)
+#   FUZZ_JOBS          number of targets that run at a time (default: 1)
 #   BAZELW_DISK_CACHE  (default: ~/.cache/aqt-bazel-san)
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
@@ -34,7 +34,7 @@ fuzz() {
   local name=$1 dir=$fuzz_dir/$1 binary=$PWD/bazel-bin/tests/fuzz/$1 log=$fuzz_dir/$1/log
   rm -rf "$dir/seeds"
   mkdir -p "$dir/corpus" "$dir/seeds"
-  # The target's data, under names without folders. Their words, and those of the configurations, are the dictionary.
+  # The target's data, as files in one folder. Words from them and from the configurations are the dictionary.
   while IFS= read -r seed; do
     cp -L "$seed" "$dir/seeds/$(basename "$(dirname "$seed")")_$(basename "$seed")"
   done < <(find -L "$binary.runfiles" -mindepth 2 -type f ! -name "$name")

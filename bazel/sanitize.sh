@@ -3,15 +3,15 @@
 #
 # usage: bazel/sanitize.sh [asan|ubsan|tsan|asan+ubsan]... [-- BAZEL_OPTION...]      (default: asan+ubsan tsan)
 #
-# "asan+ubsan" is one build with both, which takes half the time of two. Prints "asan+ubsan: N passed, N failed" (test
-# targets) for each build as the last lines, below the names of the targets that failed, and fails when one did or when
-# nothing ran. Objects and results are kept in a disk cache of their own, because there is one build per sanitizer:
+# "asan+ubsan" is one build with both, which takes half the time of two. The last lines are "asan+ubsan: N passed, N failed" (test
+# targets) for each build, after the names of the failed targets. The script fails if a target failed or if nothing ran. Objects and
+# results have their own disk cache, because there is one build per sanitizer:
 #
 #   BAZELW_DISK_CACHE  (default: ~/.cache/aqt-bazel-san)
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 
-# Left out, with the reason: a target that a sanitizer cannot say anything about.
+# Targets to which a sanitizer does not apply, each with the reason.
 left_out="
 //tests/consumer_test:consumer_test  builds in a Bazel of its own, which has no sanitizer
 //tests/repo/arrows:arrows_test           Python over the source tree, runs no code of ours

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests the MPI engine with one, two and four processes, and a failure, which ends the waiting processes.
+# Tests the MPI engine with one, two and four processes, and that a failure in one process ends the waiting ones.
 #
 # usage: mpi_group_test.sh MPI_RUN CHECK
 set -euo pipefail

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Starts a test program under MPI, on one machine with any number of cores, also as root and in a container.
+# Starts a test program under MPI on one machine with any number of cores, also as root and in a container.
 #
 # usage: mpi_run.sh PROCESSES PROGRAM ARGUMENT...
 set -euo pipefail

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs cnn on two folds: every configuration trains, and its served bits are those of the training (cnn checks them)."""
+"""Runs cnn on two folds: every configuration trains. cnn itself checks that the served bits are those of the training."""
 import pathlib
 import re
 import subprocess
@@ -20,7 +20,7 @@ class CnnTest(unittest.TestCase):
         means = dict(re.findall(r"^(\w+) .* mean ([0-9.]+),", result.stdout, re.MULTILINE))
         self.assertEqual(set(means), {"float", "int8", "int4_weights", "fp8", "static"})
         for name, mean in means.items():
-            # Ten classes: two epochs on half of the rows suffice for this accuracy.
+            # With ten classes, two epochs on half of the rows are enough for this accuracy.
             self.assertGreater(float(mean), 0.8, name)
 
     def test_two_runs_are_equal(self):

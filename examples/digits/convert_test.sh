@@ -1,5 +1,5 @@
 #!/bin/sh
-# The README's last two commands: the shipped checkpoint to int8, and the accuracy of the result.
+# The README's last two commands: converts the checkpoint to int8 and measures the accuracy of the result.
 set -eu
 aqt=$1
 evaluate=$2

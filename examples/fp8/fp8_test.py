@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs fp8; its output is expected_output.txt, with the numbers of the original's public documents."""
+"""Runs fp8 and compares its output with expected_output.txt, which has the numbers of the original's public documents."""
 import pathlib
 import subprocess
 import sys

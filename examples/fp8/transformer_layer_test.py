@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs transformer_layer at a small size: every mode trains to nearly the same loss. Times are not checked."""
+"""Runs transformer_layer at a small size: every mode trains to nearly the same loss. It does not check times."""
 import pathlib
 import subprocess
 import sys

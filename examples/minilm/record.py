@@ -21,7 +21,7 @@ HERE = pathlib.Path(__file__).parent
 
 
 def embed(model, ids, lengths):
-    """[sentences, width] for ids [sentences, length], of which the first `lengths` count."""
+    """[sentences, width] for ids [sentences, length]. Only the first `lengths` ids of each sentence are used."""
     mask = torch.arange(ids.shape[1])[None, :] < torch.from_numpy(lengths)[:, None]
     with torch.no_grad():
         hidden = model(input_ids=torch.from_numpy(ids).long(), attention_mask=mask.long()).last_hidden_state
@@ -30,7 +30,7 @@ def embed(model, ids, lengths):
 
 
 def padded(rows):
-    """ids s32 [rows, longest], padded with zeros, and the lengths."""
+    """ids s32 [rows, longest], padded with zeros, and the lengths of the rows."""
     lengths = np.array([len(row) for row in rows], np.int32)
     ids = np.zeros((len(rows), lengths.max()), np.int32)
     for to, row in zip(ids, rows):
@@ -63,7 +63,7 @@ def record_sentences(folder):
 
 
 def record_tiny():
-    """Every part matters: weights, biases and the epsilon of the norms are large, and sentences differ in length."""
+    """A model in which every part matters: weights, biases and the epsilon of the norms are large; sentences differ in length."""
     torch.manual_seed(16)
     config = transformers.BertConfig(vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
                                      max_position_embeddings=24, layer_norm_eps=1e-2)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs precision; its output is expected_output.txt, with the numbers of the originals' public documents."""
+"""Runs precision and compares its output with expected_output.txt, which has the numbers of the originals' public documents."""
 import pathlib
 import subprocess
 import sys

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs quickstart; its output is expected_output.txt, and its exact rows are those of the Python originals."""
+"""Runs quickstart and compares its output with expected_output.txt, and its exact rows with those of the Python originals."""
 import pathlib
 import re
 import struct
@@ -37,7 +37,7 @@ def f32(text):
 
 
 def rows(output, name):
-    """The numbers of each row of that name, with its continuation lines."""
+    """The numbers of each row with this name, including its continuation lines."""
     found = []
     for line in output.splitlines():
         if line.startswith(f"  {name} "):

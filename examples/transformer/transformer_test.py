@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs transformer at a small size: trains, resumes, serves, and refuses what is wrong."""
+"""Runs transformer at a small size: trains, resumes, serves, and refuses invalid flags."""
 import pathlib
 import subprocess
 import sys

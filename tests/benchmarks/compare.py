@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Measures our benchmarks and other libraries on this machine, in turns, and writes one table.
+"""Measures our benchmarks and other libraries on this machine, alternating between them, and writes one table.
 
   ./bazelw build //tests/benchmarks:all
   tests/benchmarks/compare.py --python VENV/bin/python --out docs/performance.json
   tests/benchmarks/performance_page.py
 
-Each round starts every benchmark and every runner in peers/ once, pinned to the same CPUs, when the machine is quiet. A row's
-time is the least of all rounds. --python is the interpreter that has the peers' packages (onnxruntime, onnx, ai-edge-litert,
-flatbuffers, mkl, jax, aqtp, torch); a runner whose packages are missing is skipped with a message. Eigen and oneDNN are rows
-of our own benchmarks.
+Each round starts every benchmark and every runner in peers/ once, pinned to the same CPUs, when the machine is quiet. The time of
+a row is the minimum over all rounds. --python is an interpreter with the peers' packages (onnxruntime, onnx, ai-edge-litert,
+flatbuffers, mkl, jax, aqtp, torch). A runner whose packages are missing is skipped with a message. Eigen and oneDNN are measured
+by our own benchmarks.
 """
 import argparse
 import datetime
@@ -31,41 +31,41 @@ sys.path.insert(0, str(HERE))
 import performance_page  # noqa: E402  pylint: disable=wrong-import-position
 
 BENCHMARKS = ("gemm", "dot_general", "train_step", "conv", "elementwise", "model_step")
-ROW_ERROR = re.compile(r"[\w]+/[\w-]+/\w+/\d+/[^ ]+: ")  # a program says what is wrong with one row
+ROW_ERROR = re.compile(r"[\w]+/[\w-]+/\w+/\d+/[^ ]+: ")  # a program that fails for one row
 PEERS = tuple(sorted(path.stem.removeprefix("run_") for path in (HERE / "peers").glob("run_*.py")))
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--threads", default="1", help="numbers of threads, as in 1,2")
-    parser.add_argument("--filter", default="", help="only rows with a match of this expression in class/shape/dtype/threads/who; "
-                                                     "of peers, the classes and shapes that these rows have")
+    parser.add_argument("--threads", default="1", help="numbers of threads, for example 1,2")
+    parser.add_argument("--filter", default="", help="only rows whose name class/shape/dtype/threads/who matches this regular expression; "
+                                                     "peers run the classes and shapes of these rows")
     parser.add_argument("--peers", default=",".join(PEERS), help=f"which of {', '.join(PEERS)}; empty for none")
     parser.add_argument("--python", default=sys.executable, help="the interpreter for the peers")
-    parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "bazel-bin/tests/benchmarks", help="where our benchmarks are")
-    parser.add_argument("--cpus", default="", help="CPUs to use, as in 0,1; by default the first ones")
-    parser.add_argument("--inner", type=int, default=10, help="rounds of each row inside one run of a program")
-    parser.add_argument("--milliseconds", type=float, default=10, help="for each inner round of a row, ours or a peer's")
+    parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "bazel-bin/tests/benchmarks", help="folder of our benchmarks")
+    parser.add_argument("--cpus", default="", help="CPUs to use, for example 0,1; default: the first ones")
+    parser.add_argument("--inner", type=int, default=10, help="rounds of each row within one run of a program")
+    parser.add_argument("--milliseconds", type=float, default=10, help="duration of each inner round of a row, ours or a peer's")
     parser.add_argument("--wait", type=float, default=60, help="seconds to wait for a quiet machine before each run")
-    parser.add_argument("--limit", type=float, default=1200, help="seconds that one run may take")
+    parser.add_argument("--limit", type=float, default=1200, help="time limit of one run in seconds")
     parser.add_argument("--add", type=pathlib.Path, action="append", default=[], metavar="EARLIER",
-                        help="a file that an earlier run wrote, of the same commit on the same machine: its rounds count, too")
-    parser.add_argument("--out", type=pathlib.Path, help="the JSON file; the table is printed in any case")
+                        help="a file from an earlier run, of the same commit on the same machine: its rounds are included")
+    parser.add_argument("--out", type=pathlib.Path, help="the JSON file to write; the table is always printed")
     return parser.parse_args()
 
 
 # ---- the machine
 
 def busy_seconds():
-    """CPU time that all processes have used since the machine started."""
+    """CPU time of all processes since the machine started."""
     with open("/proc/stat", encoding="ascii") as file:
         user, nice, system, _, _, irq, soft = map(int, file.readline().split()[1:8])
     return (user + nice + system + irq + soft) / os.sysconf("SC_CLK_TCK")
 
 
 def wait_until_quiet(limit):
-    """Returns whether others left the machine alone for half a second within `limit` seconds."""
+    """Waits up to `limit` seconds for half a second without load from other processes. Returns whether there was one."""
     end = time.monotonic() + limit
     while True:
         before, start = busy_seconds(), time.monotonic()
@@ -84,7 +84,7 @@ def first_line(path, default="?"):
 
 
 def describe_machine(cpus):
-    """What a reader needs to know to compare."""
+    """The description of the machine, for comparisons."""
     with open("/proc/cpuinfo", encoding="ascii") as file:
         info = dict(map(str.strip, line.split(":", 1)) for line in file if ":" in line)
     flags = set(info.get("flags", "").split())
@@ -103,7 +103,7 @@ def describe_machine(cpus):
 
 
 def command_line(words):
-    """How to measure the same again, without the paths of this machine."""
+    """The command that repeats the measurement, without the paths of this machine."""
     kept, skip = [], False
     for word in words:
         path = re.match("--(python|bin|out|add)(=|$)", word)
@@ -116,7 +116,7 @@ def command_line(words):
 # ---- running
 
 class Runs:
-    """Starts programs one after the other on the same CPUs, and remembers what disturbed them."""
+    """Starts programs in sequence on the same CPUs, and records load from other processes."""
 
     def __init__(self, args, cpus):
         self.args, self.cpus, self.count, self.disturbed = args, cpus, 0, []
@@ -132,7 +132,7 @@ class Runs:
                                   timeout=self.args.limit, check=False, preexec_fn=lambda: os.sched_setaffinity(0, cpus))
             code, out, errors = done.returncode, done.stdout, done.stderr
         except subprocess.TimeoutExpired as late:
-            # What it has printed so far counts.
+            # Keep what it has printed so far.
             code, out, errors = 0, (late.stdout or b"").decode(), f"stopped after {self.args.limit:g} s"
         taken = time.monotonic() - start
         self.count += measured
@@ -155,7 +155,7 @@ def children_seconds():
 
 
 def ours(runs, args, name, rows, threads):
-    """Times of these rows of a benchmark: [{"row", "us", "roof"}], and the machine's roofs."""
+    """Times of these rows of a benchmark, [{"row", "us", "roof"}], and the machine's roofs."""
     with tempfile.TemporaryDirectory() as scratch:
         file = pathlib.Path(scratch, "out.json")
         chosen = "^(" + "|".join(re.escape(row) for row in rows) + ")$"
@@ -178,16 +178,16 @@ def peer(runs, args, name, rows, threads):
     for row in rows:
         cls, shape = row.split("/")[:2]
         shapes.setdefault(cls, {})[shape] = None
-    # What a runner has printed before it failed is good.
+    # Keep what a runner printed before it failed.
     _, out = runs.start(name, [args.python, HERE / f"peers/run_{name}.py", "--threads", threads, "--milliseconds", args.milliseconds,
-                            # As many rounds as ours.
+                            # The same number of rounds as ours.
                             "--seconds", args.inner * args.milliseconds / 1000,
                             "--rows", json.dumps({cls: list(names) for cls, names in shapes.items()})], threads)
     return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
 
 
 def merge(best, found):
-    """Keeps the best time of each row, and that of every round. A row that was found is of one round, or has them."""
+    """Adds `found` to `best`: keeps the best time of each row and the times of all rounds. A found row has one round, or a list."""
     for row in found:
         old = best.get(row["row"])
         times = (old["rounds_us"] if old else []) + row.get("rounds_us", [row["us"]])
@@ -195,7 +195,7 @@ def merge(best, found):
 
 
 def together(earlier, later):
-    """Two runs as one. Its rounds are those of the earlier run; rows of both have more."""
+    """Merges two runs. The number of rounds is that of the earlier run; rows in both have more."""
     best = {}
     merge(best, earlier["rows"])
     merge(best, later["rows"])
@@ -205,7 +205,7 @@ def together(earlier, later):
 
 
 def earlier_runs(paths, commit, processor):
-    """What these files hold. Figures of other code or of another machine would say nothing beside ours."""
+    """The contents of these files. Results of another commit or another machine are refused, because they cannot be compared."""
     found = []
     for path in paths:
         try:
@@ -214,7 +214,7 @@ def earlier_runs(paths, commit, processor):
         except (OSError, ValueError, KeyError, TypeError) as error:
             sys.exit(f"--add {path}: expected a file that --out wrote: {error!r}")
         if origin != (commit, processor):
-            sys.exit(f"--add {path}: it is of {' on '.join(origin)}, this run of {commit} on {processor}; measure both with one commit "
+            sys.exit(f"--add {path}: it is from {' on '.join(origin)}, this run is from {commit} on {processor}; measure both with one commit "
                      "on one machine")
         found.append(data)
     return found
@@ -226,20 +226,20 @@ def current_commit():
 
 
 def save(path, data):
-    """One row in a line: changes are easy to see."""
+    """One row per line, so that changes are easy to see."""
     text = json.dumps({key: value for key, value in data.items() if key != "rows"}, indent=1)
     rows = ",\n".join(json.dumps(row) for row in data["rows"])
     path.write_text(f'{text[:-2]},\n "rows": [\n{rows}\n]}}\n', encoding="utf-8")
 
 
 def available(runs, args, names):
-    """Those of the peers that can start."""
+    """The peers whose packages are installed."""
     found = []
     for name in names:
         if name not in PEERS:
-            sys.exit(f"--peers: there is no peer {name}; expected one of {', '.join(PEERS)}")
+            sys.exit(f"--peers: unknown peer {name}; expected one of {', '.join(PEERS)}")
         if runs.start(name, [args.python, HERE / f"peers/run_{name}.py", "--rows", "{}"], 1, measured=False)[0] != 0:
-            print(f"{name}: skipped, its packages are missing for {args.python}", file=sys.stderr)
+            print(f"{name}: skipped, {args.python} does not have its packages", file=sys.stderr)
         else:
             found.append(name)
     return found
@@ -258,7 +258,7 @@ def main():
     runs = Runs(args, cpus)
     peers = available(runs, args, [name for name in args.peers.split(",") if name])
 
-    wanted = {}  # (benchmark, threads) -> rows; a row that two benchmarks have belongs to the first
+    wanted = {}  # (benchmark, threads) -> rows; a row of two benchmarks belongs to the first
     for threads in counts:
         seen = set()
         for name in BENCHMARKS:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The table that compare.py makes: which rows are measured, how rounds are merged, what the page says."""
+"""Tests the table of compare.py: which rows are measured, how rounds are merged, the text of the page."""
 import itertools
 import json
 import pathlib
@@ -23,7 +23,7 @@ def data_of(rows):
             "rows": [{"row": name, "us": us, **more} for name, us, more in rows]}
 
 
-# By hand. At 512 cubed a peer's step takes 24, but three of the best f32 products only 21; at 1024 nobody has a step.
+# Made up. At 512 cubed a peer's step takes 24, but three of the best f32 products only 21; at 1024 no peer has a step.
 ROWS = [
     ("step/512x512x512/int8/1/aqt", 7.0, {"roof": 0.5}),
     ("step/512x512x512/f32/1/aqt", 1.0, {}),  # ours: not a peer
@@ -33,7 +33,7 @@ ROWS = [
     ("product/1024x1024x1024/f32/1/two", 10.0, {}),
     ("step/37x129x65/int8/1/aqt", 1.0, {}),  # too small for this comparison
     ("step/37x129x65/f32/1/one", 9.0, {}),
-    ("step/512x512x512/int8/2/aqt", 7.0, {}),  # nobody else with two threads
+    ("step/512x512x512/int8/2/aqt", 7.0, {}),  # no peer with two threads
     ("step/512x512x512/int8/1/jax-1-aqt", 35.0, {}),
 ]
 
@@ -134,12 +134,12 @@ class Peers(unittest.TestCase):
         self.assertLess(harness.best_seconds(lambda: None, 0.001, 0.0001), 0.001)
 
     def test_a_time_is_a_mean(self):
-        # Half of the calls take 4 ms: the best single call would take nothing.
+        # Half of the calls take 4 ms; the best single call takes almost no time.
         pauses = itertools.cycle((0, 0.004))
         self.assertGreater(harness.best_seconds(lambda: time.sleep(next(pauses)), 0.01, 0.02), 0.001)
 
 
-# A benchmark with two rows of its own and one that all of them have.
+# A benchmark with two rows of its own and one row that all benchmarks have.
 FAKE = """#!{python}
 import json, re, sys
 flags = dict(zip(sys.argv[1:], sys.argv[2:]))
@@ -184,7 +184,7 @@ class Program(unittest.TestCase):
             first.write_text(json.dumps({**other, "commit": "another"}), encoding="utf-8")
             refused = run("--add", first)
             self.assertEqual(refused.returncode, 1)
-            self.assertIn(f"--add {first}: it is of another on ", refused.stderr)
+            self.assertIn(f"--add {first}: it is from another on ", refused.stderr)
             first.write_text("[]", encoding="utf-8")
             self.assertIn(f"--add {first}: expected a file that --out wrote", run("--add", first).stderr)
 

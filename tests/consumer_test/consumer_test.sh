@@ -1,13 +1,13 @@
 #!/bin/sh
-# Builds //... of tests/consumer in fastbuild, runs its tests and its program, and compares what that prints.
+# Builds //... of tests/consumer in fastbuild, runs its tests and its program, and compares the program's output.
 set -eu
 
 root=$(dirname "$(realpath "$TEST_SRCDIR/$TEST_WORKSPACE/WORKSPACE")")
 cd "$root/tests/consumer"
 bazel=$(command -v bazel || command -v bazelisk) || { echo "no bazel and no bazelisk on PATH: $PATH"; exit 1; }
 
-# The inner Bazel keeps its outputs beside the outer one's, so that the next run is fast and `bazel clean --expunge` of this
-# workspace removes them. Outside of Bazel's usual layout: in the test's own folder.
+# The inner Bazel keeps its outputs beside the outer one's, so the next run is fast and `bazel clean --expunge` of this
+# workspace removes them. Outside Bazel's usual layout they are in the test's own folder.
 case "$TEST_TMPDIR" in
   */execroot/*) output_base=${TEST_TMPDIR%%/execroot/*}/consumer ;;
   *) output_base=$TEST_TMPDIR/consumer ;;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The program of docs/tutorial.md is as short as the page says, needs one header of the library, and prints what the page shows."""
+"""Tests the program of docs/tutorial.md: its length, its single header of the library, and its output are those of the page."""
 import os
 import pathlib
 import re

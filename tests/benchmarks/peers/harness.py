@@ -1,8 +1,8 @@
-"""What the peers' runners share: which rows to run, and how they are timed.
+"""Code shared by the peers' runners: selection and timing of rows.
 
 A runner measures one library. compare.py starts it with the classes and shapes of our own benchmarks, and reads a line of
-JSON for each row: {"row": "class/shape/dtype/threads/who", "us": microseconds of a call}. As in our own benchmarks, that is the mean of a round
-of calls, in the best of several rounds.
+JSON for each row: {"row": "class/shape/dtype/threads/who", "us": microseconds of a call}. As in our own benchmarks, the time is
+the mean over a round of calls, for the best of several rounds.
 """
 import argparse
 import json
@@ -33,17 +33,17 @@ class Harness:
     def __init__(self, description, argv=None):
         parser = argparse.ArgumentParser(description=description)
         parser.add_argument("--rows", type=json.loads, default={"product": ["256x256x256"], "dynamic": ["256x256x256"]},
-                            help='classes and their shapes, as in {"product": ["512x512x512"]}')
+                            help='classes and their shapes, for example {"product": ["512x512x512"]}')
         parser.add_argument("--threads", type=int, default=1)
         parser.add_argument("--seconds", type=float, default=0.1, help="time for each row, at least three rounds")
-        parser.add_argument("--milliseconds", type=float, default=5, help="a round takes about as long, and at least one call")
-        parser.add_argument("--filter", default="", help="an expression that the name of a row must have a match of")
+        parser.add_argument("--milliseconds", type=float, default=5, help="approximate duration of a round of at least one call")
+        parser.add_argument("--filter", default="", help="a regular expression that the names of rows must match")
         self.args = parser.parse_args(argv)
         self.threads = self.args.threads
         self.filter = re.compile(self.args.filter)
 
     def shapes(self, *classes):
-        """The shapes of these classes, each once."""
+        """The shapes of these classes, without repetitions."""
         return list(dict.fromkeys(shape for name in classes for shape in self.args.rows.get(name, ())))
 
     def name(self, cls, shape, dtype, who):
@@ -52,7 +52,7 @@ class Harness:
         return name if shape in self.args.rows.get(cls, ()) and self.filter.search(name) else None
 
     def row(self, cls, shape, dtype, who, make):
-        """Times the function that make() returns, if the row is wanted. A library that cannot do it has no such row."""
+        """Times the function that make() returns, if the row is wanted. The row is left out if the library does not support it."""
         name = self.name(cls, shape, dtype, who)
         if name is None:
             return
@@ -65,7 +65,7 @@ class Harness:
 
 
 def best_seconds(run, budget, round_seconds):
-    """The mean time of the calls of a round, in the best round: of at least three, and of as many as fit into the budget."""
+    """The mean time of a call in the best round. At least three rounds run, and more if the budget permits."""
     run()
     start = time.perf_counter()
     run()

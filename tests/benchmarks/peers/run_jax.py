@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""JAX on XLA (PyPI: jax), and with aqtp also AQT, whose arithmetic ours is ("jax-aqt")."""
+"""JAX on XLA (PyPI: jax), and with aqtp also AQT ("jax-aqt"), which has the same arithmetic as ours."""
 import functools
 import os
 
@@ -94,7 +94,7 @@ def elementwise(h, shape):
     matrices = [normal(i, rows, columns) for i in range(4)]
     half = jnp.concatenate(matrices[:2]).astype(jnp.bfloat16)
     def update():
-        """In place, as optimizers are run: new memory for three outputs would take longer than the update."""
+        """Runs in place, as optimizers do: allocating three outputs would take longer than the update."""
         step = jax.jit(adam, donate_argnums=(0, 1, 2))
         state, g = [jnp.copy(matrices[0]), jnp.copy(matrices[1]), jnp.abs(matrices[2])], matrices[3]
 
@@ -203,7 +203,7 @@ class Digits:
 
 def main():
     h = harness.Harness(__doc__)
-    # XLA's threads are as many as the CPUs that the process may use when it starts.
+    # XLA uses one thread per CPU that is available to the process when it starts.
     os.sched_setaffinity(0, set(sorted(os.sched_getaffinity(0))[:h.threads]))
     import jax
     try:

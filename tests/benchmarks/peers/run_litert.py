@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""XNNPACK, as LiteRT (TFLite) uses it (PyPI: ai-edge-litert, flatbuffers): fully connected layers and convolutions in f32,
-and with 8 or 4 bits per weight and activations quantized in the call."""
+"""XNNPACK through LiteRT (TFLite; PyPI: ai-edge-litert, flatbuffers): fully connected layers and convolutions in f32, and with
+8 or 4 bits per weight and activations quantized in the call."""
 import importlib.metadata
 
 import flatbuffers

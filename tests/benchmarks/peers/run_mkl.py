@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Intel MKL (PyPI: mkl): its C functions, called directly."""
+"""Intel MKL (PyPI: mkl) through its C functions."""
 import ctypes
 import importlib.metadata
 import pathlib
@@ -13,7 +13,7 @@ F32, INT, SIZE, PTR = C.c_float, C.c_int, C.c_size_t, C.c_void_p
 
 
 def load():
-    """The library, wherever pip has put it."""
+    """The library in the folder of the pip package."""
     files = importlib.metadata.files("mkl") or ()
     path = next((pathlib.Path(f.locate()) for f in files if f.name.startswith("libmkl_rt.so")), None)
     if path is None:
@@ -34,7 +34,7 @@ def load():
 
 
 def bound(function, *args):
-    """The function with its arguments: arrays by address. What is left for a call is short."""
+    """The function with its arguments bound, arrays by address, so that a call has little overhead."""
     held = [a for a in args if isinstance(a, np.ndarray)]
     values = [kind(a.ctypes.data if isinstance(a, np.ndarray) else a) for kind, a in zip(function.argtypes, args)]
 

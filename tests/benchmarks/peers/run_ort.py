@@ -11,8 +11,8 @@ TYPES = {np.dtype(np.float32): TensorProto.FLOAT, np.dtype(np.int8): TensorProto
 
 
 def runner(h, operator, inputs, weights, out, **attributes):
-    """One operator of `inputs` (in each call) and `weights` (constants), which writes `out`. Values in the operator's order
-    are those of both, by name."""
+    """One operator with `inputs` (of each call) and `weights` (constants) that writes `out`. Sorted by name, both together are the
+    operator's operands."""
     names = sorted([*inputs, *weights])
     domain = "com.microsoft" if operator in ("MatMulNBits", "DynamicQuantizeMatMul") else ""
     node = helper.make_node(operator, [name[1:] for name in names], ["out"], domain=domain, **attributes)
@@ -38,7 +38,7 @@ def products(h, shape):
     x, w = (random.standard_normal((*lead, *size), dtype=np.float32) for size in ((m, k), (k, n)))
     out, sums = np.zeros((*lead, m, n), np.float32), np.zeros((*lead, m, n), np.int32)
     u8, s8 = random.integers(0, 255, x.shape, dtype=np.uint8), random.integers(-127, 128, w.shape, dtype=np.int8)
-    # The first letter of a name says which input of the operator it is.
+    # The first letter of a name gives the position of the operator's input.
     for cls, constant in (("product", {}), ("packed", {"bw": w})):
         h.row(cls, shape, "f32", WHO, lambda c=constant: runner(h, "MatMul", {"ax": x} if c else {"ax": x, "bw": w}, c, out))
     for cls, constant in (("product", {}), ("packed", {"bw": s8})):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Refuses a dependency or an #include that bazel/rooms.py does not allow.
 
-usage: tests/repo/arrows/arrows.py [ROOT]   (default: the tree that this file is in)
+usage: tests/repo/arrows/arrows.py [ROOT]   (default: this file's tree)
 """
 import pathlib
 import sys
@@ -12,7 +12,7 @@ import build_files  # noqa: E402  pylint: disable=wrong-import-position
 import check_deps  # noqa: E402  pylint: disable=wrong-import-position
 from rooms import ROOMS, house_of, may_use, rooms_in  # noqa: E402  pylint: disable=wrong-import-position
 
-# What the folders beside the rooms may use. "*" is everything.
+# What folders other than rooms may use. "*" means everything.
 OTHERS = {
     "examples": {name for name in ROOMS if not ROOMS[name].testonly},
     "tests": {"*"},
@@ -21,7 +21,7 @@ OTHERS = {
 }
 ALLOWED = {**{room: may_use(room) for room in ROOMS}, **OTHERS}
 
-# library -> the folders whose libraries may use it; a test may always use the libraries marked so
+# library -> the folders whose libraries may use it; tests may also use FOR_TESTS
 OUTSIDE = {
     "@com_google_absl": "*",
     "@highway": "aqt/kernels aqt/core/machine",
@@ -37,12 +37,12 @@ OUTSIDE = {
 }
 FOR_TESTS = {"@eigen", "@com_google_googletest", "@com_google_benchmark", "@com_google_protobuf", "@nlohmann_json"}
 
-# The target that users depend on. Only what stands in for a user's own code may depend on it.
+# The target that users depend on. Only code in the place of a user's own may depend on it.
 UMBRELLA = "//:aqt"
 USES_UMBRELLA = {"examples", "tests"}
 
-# What a header (not -inl.h) may take from Abseil: types that its users meet anyway, and what templates and macros need
-# to word an error.
+# What a header (not -inl.h) may include from Abseil: types in its interface, and what templates and macros need for
+# errors.
 ABSEIL_IN_HEADERS = {
     "absl/container/btree_map.h", "absl/container/flat_hash_map.h", "absl/container/inlined_vector.h",
     "absl/functional/function_ref.h", "absl/status/status.h", "absl/status/statusor.h", "absl/strings/str_cat.h",
@@ -51,8 +51,8 @@ ABSEIL_IN_HEADERS = {
 
 
 def folder_of(path):
-    """The longest folder of ALLOWED at the start of a path: "aqt/core" of "aqt/core/sub", "examples" of "examples/digits".
-    None of a folder that is in no list, such as one of a house with rooms that is not a room."""
+    """The longest folder of ALLOWED at the start of a path: "aqt/core" for "aqt/core/sub", "examples" for "examples/digits".
+    None if the folder is not listed, such as a folder of a house that is not a room."""
     parts = path.split("/")
     prefixes = ("/".join(parts[:length]) for length in range(len(parts), 0, -1))
     name = next((prefix for prefix in prefixes if prefix in ALLOWED), None)
@@ -64,7 +64,7 @@ def testonly(folder):
 
 
 def within(folder, names):
-    """Is `folder` one of the names, or a room of a house of that name?"""
+    """Whether `folder` is one of the names, or a room of a house with such a name."""
     return "*" in names or folder in names or (house_of(folder) in names and not testonly(folder))
 
 
@@ -74,22 +74,22 @@ def house_may_use(folder):
 
 
 def is_test(target):
-    """Tests, and what only tests use, may use more."""
+    """Whether a target is a test or only for tests. Such targets may use more."""
     return target.testonly or target.rule.endswith("_test")
 
 
 def sees_protobuf(target):
-    """quant:config_proto and graph:program_proto turn messages into structs; their tests make messages."""
+    """Whether a target may use protos: libraries that convert messages to structs, and their tests."""
     return target.package.startswith("aqt/") and target.name.endswith(("_proto", "_proto_test"))
 
 
 def sees_eigen(target):
-    """The one public header for users of Eigen."""
+    """Whether this is the one public header for users of Eigen."""
     return target.label == "//aqt/core:eigen_adapter"
 
 
 def allowed(target, used):
-    """May `target` use the label `used` (of a target, or //folder:header for an include)?"""
+    """Whether `target` may use the label `used` (of a target, or //folder:header for an include)."""
     folder = folder_of(target.package)
     if used.startswith("@"):
         library = used.split("//")[0]
@@ -110,25 +110,25 @@ def allowed(target, used):
 
 
 def header_problem(target, path, header):
-    """Why a header may not include another, or None."""
+    """The reason why a header may not include another, or None."""
     if not path.endswith(".h") or path.endswith("-inl.h") or is_test(target) or not path.startswith(("aqt/", "serving/")):
         return None
     label = check_deps.external_library(header)
     if label is None or header in ABSEIL_IN_HEADERS:
         return None
     if label.startswith("@com_google_absl"):
-        return "a header takes no more of Abseil than " + ", ".join(sorted(ABSEIL_IN_HEADERS))
+        return "a header may include from Abseil only " + ", ".join(sorted(ABSEIL_IN_HEADERS))
     if label.startswith("@highway") and path.startswith("aqt/kernels/"):
         return None
     if label.startswith("@com_google_protobuf") and sees_protobuf(target):
         return None
     if label.startswith("@eigen") and sees_eigen(target):
         return None
-    return "a header includes no library but Abseil"
+    return "a header may include no library except Abseil"
 
 
 def problems(root):
-    """One line for each arrow that is not allowed."""
+    """One line for each forbidden arrow."""
     found = []
     for target in build_files.read_tree(root).values():
         if folder_of(target.package) is None:
@@ -150,7 +150,7 @@ def problems(root):
 
 def main():
     found = problems(sys.argv[1] if len(sys.argv) > 1 else ROOT)
-    print("\n".join(found) or "arrows: all point right or down")
+    print("\n".join(found) or "arrows: every dependency is allowed")
     return 1 if found else 0
 
 

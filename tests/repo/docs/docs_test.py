@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Pages that are generated from other files are up to date, what they claim exists, and pages and headers agree."""
+"""Generated pages are up to date, the tests that they name exist, and pages agree with headers."""
 import json
 import pathlib
 import re
@@ -215,7 +215,7 @@ flowchart TB
 
 
 class DifferencesFromAqt(unittest.TestCase):
-    """Each field of Compat has its line in the table and is set by Original()."""
+    """Each field of Compat has a line in the table, is set by Original(), and is set by a unit test."""
 
     def fields(self):
         struct = re.search(r"^struct Compat \{\n(.*?)^\};", read("aqt/quant/config/semantics.h"), re.M | re.S)[1]
@@ -230,7 +230,7 @@ class DifferencesFromAqt(unittest.TestCase):
         self.assertEqual(sorted(rows), sorted(self.fields()))
 
     def test_original_sets_all(self):
-        # Original() sets the fields of this table, which has each of them.
+        # Original() sets the fields of this table. The table must have every field.
         table = re.search(r"kCompatFields\[\] = \{(.*?)\n\};", read("aqt/quant/config/semantics.cc"), re.M | re.S)[1]
         self.assertEqual(re.findall(r'\{"(\w+)", &Compat::\1\}', table), self.fields())
 

@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-"""Checks, or mends, the format of the C++ and proto files: clang-format 14 with the tree's .clang-format, and at most 120
-columns.
+"""Checks or fixes the format of C++ and proto files: clang-format 14 with the tree's .clang-format, and at most 120 columns.
 
-usage: tests/repo/format/format.py [--fix] [ROOT]   (default: the tree that this file is in)
+usage: tests/repo/format/format.py [--fix] [ROOT]   (default: this file's tree)
 
-Other versions of clang-format break lines elsewhere, so only 14 is accepted. It leaves comments and strings as they are,
-so lines longer than 120 columns are looked for separately. They are allowed in raw strings and where clang-format is off;
-others have to be mended by hand.
+Other versions of clang-format break lines differently, so only version 14 is accepted. It does not change comments and strings,
+so lines longer than 120 columns are checked separately. They are allowed in raw strings and where clang-format is off; all others
+must be fixed by hand.
 """
 import os
 import pathlib
@@ -21,7 +20,7 @@ COLUMNS = 120
 SUFFIXES = (".h", ".cc", ".proto")
 FIX = "tests/repo/format/format.py --fix"
 
-# A comment, a raw string, a string or a character: whichever starts first hides the others.
+# A comment, a raw string, a string or a character. The one that starts first hides the others.
 TOKEN = re.compile(
     r"""//[^\n]*|/\*.*?\*/|R"(?P<delimiter>[^()\\\s]{0,16})\((?P<raw>.*?)\)(?P=delimiter)"|"""
     r'''"(?:\\.|[^"\\\n])*"|(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])+\'''', re.DOTALL)
@@ -29,7 +28,7 @@ OFF, ON = "// clang-format off", "// clang-format on"
 
 
 def files(root):
-    """The C++ and proto files of the tree, relative to it. Links (Bazel's, above all) and hidden folders are left out."""
+    """The C++ and proto files of the tree, as relative paths. Links (such as Bazel's) and hidden folders are left out."""
     found = []
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(f for f in folders if not f.startswith(".") and not os.path.islink(os.path.join(folder, f)))
@@ -50,9 +49,9 @@ def clang_format():
 
 
 def free_lines(text):
-    """The numbers, from 1, of the lines whose length is free: they touch a raw string, or clang-format is off."""
+    """The numbers, from 1, of lines of any length: those that touch a raw string, or where clang-format is off."""
     free = set()
-    off = None  # where it was switched off
+    off = None  # where it was disabled
     for token in TOKEN.finditer(text):
         first = text.count("\n", 0, token.start()) + 1
         if token["raw"] is not None:
@@ -79,7 +78,7 @@ def long_lines(root, names):
 
 
 def unformatted(root, names):
-    """"FILE:LINE: ..." for the first place of each file that clang-format would change; a missing program is a problem."""
+    """"FILE:LINE: ..." for the first line of each file that clang-format would change, or a problem if it is not installed."""
     program = clang_format()
     if program is None:
         return [f"clang-format {VERSION} is missing: install the package clang-format-{VERSION}"]
@@ -119,7 +118,7 @@ def main(args):
     found = problems(root)
     print("\n".join(found) if found else f"format: {len(files(root))} files are formatted")
     if any("is not formatted" in problem for problem in found):
-        print(f"mend them with:  {FIX}")
+        print(f"fix them with:  {FIX}")
     return 1 if found else 0
 
 

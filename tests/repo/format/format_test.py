@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The tree is formatted and has no long functions; a tree that is not, or has, is noticed."""
+"""The tree is formatted. Format errors in other trees are detected."""
 import contextlib
 import io
 import pathlib
@@ -19,7 +19,7 @@ LONG = "// " + "x" * 118  # 121 columns
 class RealTree(unittest.TestCase):
     def test_is_formatted(self):
         found = gate.problems(gate.ROOT)
-        self.assertEqual(found, [], f"\nmend them with:  {gate.FIX}\n" + "\n".join(found))
+        self.assertEqual(found, [], f"\nfix them with:  {gate.FIX}\n" + "\n".join(found))
 
     def test_functions_are_short(self):
         self.assertEqual(long_functions.problems(gate.ROOT, gate.files(gate.ROOT)), [])
@@ -57,7 +57,7 @@ class OtherTrees(unittest.TestCase):
         with contextlib.redirect_stdout(said):
             self.assertEqual(gate.main([str(self.root)]), 1)
         self.assertIn("a.cc:1: is not formatted", said.getvalue())
-        self.assertIn(f"mend them with:  {gate.FIX}", said.getvalue())
+        self.assertIn(f"fix them with:  {gate.FIX}", said.getvalue())
         with contextlib.redirect_stdout(said):
             self.assertEqual(gate.main(["--fix", str(self.root)]), 1)
         self.assertEqual((self.root / "a.cc").read_text(encoding="utf-8"), "int a;\n")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""bazelw, .ci/run, bazel/sanitize.sh, bazel/fuzz.sh and consumer_test.sh, with a Bazel that only writes down how it was called."""
+"""Runs bazelw, .ci/run, bazel/sanitize.sh, bazel/fuzz.sh and consumer_test.sh with a Bazel that only records its arguments."""
 import os
 import pathlib
 import shutil
@@ -8,7 +8,7 @@ import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-CACHE = "/tmp/a  b"  # two spaces: a lost pair of quotes cannot put them together again
+CACHE = "/tmp/a  b"  # two spaces: missing quotes would lose one
 
 
 class Scripts(unittest.TestCase):
@@ -19,7 +19,7 @@ class Scripts(unittest.TestCase):
         self.calls_file = self.dir / "calls"
 
     def program(self, path, says="", code=0):
-        """Writes an executable that notes its arguments and the cache in its environment, and prints `says`."""
+        """Writes an executable that records its arguments and the cache in its environment, and prints `says`."""
         path = self.dir / path
         path.parent.mkdir(parents=True, exist_ok=True)
         (self.dir / "says").mkdir(exist_ok=True)
@@ -124,7 +124,7 @@ exit {code}
         self.assertRegex(ran.stdout, r"\ntsan: //a:c FAILED\ntsan: //a:d TIMEOUT\ntsan: 1 passed, 2 failed in \d+ s\n$")
         [call] = self.calls()
         self.assertIn("--jobs=1", call)
-        self.assertEqual(self.run_script(script, "--jobs=1").returncode, 2)  # behind --
+        self.assertEqual(self.run_script(script, "--jobs=1").returncode, 2)  # allowed only after --
 
     def test_sanitize_fails_when_nothing_ran_or_the_build_broke(self):
         script = self.copy("bazel/sanitize.sh")
@@ -142,7 +142,7 @@ exit {code}
                 self.assertIn(f'name = "{name}"', (ROOT / package / "BUILD.bazel").read_text(encoding="utf-8"))
 
     def fuzz(self, says, code, *args):
-        """Runs fuzz.sh, where the targets one_fuzz and two_fuzz print `says` and exit with `code`."""
+        """Runs fuzz.sh with targets one_fuzz and two_fuzz that print `says` and exit with `code`."""
         script = self.copy("bazel/fuzz.sh")
         for path, text in [("tests/fuzz/BUILD.bazel", '    name = "one_fuzz",\n    name = "two_fuzz",\n    name = "other",\n'),
                            ("configs/a.proto", "message Abc { optional string defgh = 1; }\n")]:
