@@ -1,4 +1,4 @@
-"""What a plan of the converter must agree on with a record (see README.md)."""
+"""The properties on which a plan of the converter must agree with a record (see README.md)."""
 import re
 
 
@@ -29,7 +29,7 @@ def vllm_name(vllm, name):
 
 
 def vllm_problems(record, quantized, ignore):
-    """What goes wrong when vLLM builds the model. Heads are left out: their class is not a linear layer there."""
+    """Errors when vLLM builds the model. Heads are left out, because their class is not a linear layer there."""
     out = []
     vllm = record["vllm"]
     ignore = [vllm_name(vllm, entry) for entry in ignore]
@@ -57,10 +57,10 @@ def vllm_problems(record, quantized, ignore):
 
 
 def problems(record, quantized, ignore, inner=None):
-    """The points in which a plan, its quantized modules and its `ignore`, differs from a record.
+    """The differences between a record and a plan: its quantized modules and its `ignore`.
 
-    A tower may be left in float as a whole. `inner` gives names of modules in the model that are not those of the
-    checkpoint."""
+    A tower may be left in float completely. `inner` maps names of modules in the checkpoint to those in the model, if
+    they differ."""
     out = []
     quantized, expected = set(quantized), set(record["quantized"])
     either = set(record["either"]) | set(record.get("vllm_float", []))

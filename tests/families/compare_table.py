@@ -3,12 +3,12 @@
 
     AQT=.../aqt python3 compare_table.py [--only REGEX] [--preset w8a8_dynamic] [--unknown]
 
-Each family of families.py is made by its class once more; a checkpoint with its names and shapes, in bf16 with random
-values, is given to `aqt plan`. What the program quantizes, keeps and ignores must be what the classes say. The
-families of hand.py are compared with what is written there. Exit code 0: agrees in all.
+The script constructs each family of families.py from its class again, and gives `aqt plan` a checkpoint with its names and
+shapes, in bf16 with random values. The modules that the program quantizes, keeps and ignores must follow from the classes. The
+families of hand.py are compared with their lists. The exit code is 0 if all agree.
 
-With --unknown config.json does not say which model it is. What the program then gets wrong is what it knows from its
-table and cannot see in names and shapes; the exit code counts it all the same."""
+With --unknown, config.json does not name the model. The errors are then the facts that the program takes from its table and
+cannot derive from names and shapes; they also set the exit code."""
 import argparse
 import json
 import os
@@ -34,7 +34,7 @@ def plan(program, folder, preset):
 
 
 def write_folder(folder, record, config):
-    """A checkpoint with the tensors of a record, of random values."""
+    """A checkpoint with the tensors of a record, with random values."""
     integers = set(record.get("integers", []))
     tensors = {name: torch.zeros(shape,
                                  dtype=torch.int64) if name in integers else torch.randn(shape).to(torch.bfloat16)
@@ -60,7 +60,7 @@ def compare(program, record, config, inner, preset):
 
 
 def every_family(only):
-    """Records made anew, each with a config.json and names in the model."""
+    """New records, each with a config.json and the names in the model."""
     for family in families.FAMILIES:
         if re.fullmatch(only, family.name):
             yield recorder.record(family)

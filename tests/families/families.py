@@ -1,17 +1,16 @@
-"""The families that record.py records: the class, a tiny configuration, and what a class cannot tell.
+"""The families that record.py records: the class, a tiny configuration, and facts that do not follow from the class.
 
-`keep` has patterns of module names in the checkpoint and why the weight stays in floating point. It holds only the
-modules whose class is like that of a layer that is quantized: routers, classifiers, and heads that
-get_output_embeddings does not return; and tables of relative positions, which are embeddings to the library.
-`either` has the modules of which nobody can say that quantizing or keeping them is wrong. `experts` has the module of
-which vLLM asks where fused experts are stored under another name, "" where vLLM does not know the model. `towers` has
-the prefixes of what is not the language model. All are read from the modelling code."""
+`keep` maps patterns of module names in the checkpoint to the reason why the weight stays in floating point. It has only
+modules whose class is like that of a quantized layer (routers, classifiers, and heads that get_output_embeddings does not
+return), and tables of relative positions, which are embeddings in the library. `either` has modules that may be quantized or
+kept. `experts` has the module for which vLLM asks if fused experts are stored under another name, or "" if vLLM does not have
+the model. `towers` has the prefixes of the parts outside the language model. All come from the modelling code."""
 import importlib
 import inspect
 
 import transformers
 
-# One size per meaning; vocab_size is equal to no other.
+# One size per meaning; vocab_size differs from all others.
 SIZES = dict(
     vocab_size=96, hidden_size=64, n_embd=64, d_model=64, dim=64, intermediate_size=128, ffn_dim=128, d_ff=128,
     n_inner=128,
@@ -26,7 +25,7 @@ SIZES = dict(
 
 
 def find(cls):
-    """A class by its name in the library, or `module.Name` of one that it does not export."""
+    """A class by its name in the library, or by `module.Name` if the library does not export it."""
     if not isinstance(cls, str):
         return cls
     if "." not in cls:
@@ -36,7 +35,7 @@ def find(cls):
 
 
 def tiny(cls, **given):
-    """A configuration of the class with the sizes above, where its constructor takes them, and those given."""
+    """A configuration of the class with the given values, and the sizes above that its constructor takes."""
     cls = find(cls)
     known = set(inspect.signature(cls.__init__).parameters)
     args = {k: v for k, v in SIZES.items() if k in known}
@@ -49,7 +48,7 @@ class Family:
                  note="",
                  **given):
         self.name, self.cls, self.note = name, cls, note
-        self.model_names = model_names  # the names of the modules in the model, not those that the library saves
+        self.model_names = model_names  # the names of the modules in the model instead of those that the library saves
         self.config, self.given = config, given
         self.keep, self.towers, self.either, self.experts = keep or {}, towers or {}, either or [], experts or {}
 
@@ -63,13 +62,13 @@ F = Family
 ROUTER = {r".*\.mlp\.gate": "router"}
 VISION = dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, image_size=32,
               patch_size=8)
-# The names that vLLM gives the experts that are stored as input_linear and output_linear (models/granitemoe.py).
+# vLLM's names for experts that are stored as input_linear and output_linear (models/granitemoe.py).
 GRANITE_EXPERTS = {r"(.*\.block_sparse_moe)\.(input|output)_linear": r"\1.experts"}
 QWEN_VL_ROPE = {"type": "default", "rope_type": "default", "mrope_section": [2, 3, 3]}
 
 
 def nested(cls, **parts):
-    """A configuration of several: each part is a function that makes it, or a value."""
+    """A composite configuration: each part is a value or a function that makes it."""
     return lambda: find(cls)(**{k: v() if callable(v) else v for k, v in parts.items()})
 
 
@@ -476,7 +475,7 @@ FAMILIES = [
       keep={r"decoder\.lm_heads\.\d+": "head", r".*\.relative_attention_bias": "position_bias"},
       towers={"audio_encoder.": "audio", "text_encoder.": "text"}),
 
-    # More of each.
+    # More of each kind.
     F("glm4v", "Glm4vForConditionalGeneration",
       nested("Glm4vConfig", text_config=part("Glm4vTextConfig", rope_scaling=QWEN_VL_ROPE),
              vision_config=dict(depth=2, hidden_size=64, out_hidden_size=64, intermediate_size=128, num_heads=4,
@@ -650,7 +649,7 @@ FAMILIES = [f for f in FAMILIES if f]
 
 
 def with_model_names(name):
-    """The family as checkpoints of transformers 4.52 and later may have it: with the names of the modules."""
+    """The family with the names of the modules, as checkpoints of transformers 4.52 and later may have them."""
     old, = (f for f in FAMILIES if f.name == name)
     towers = {("" if prefix.startswith("model.") else "model.") + prefix: kind for prefix, kind in old.towers.items()}
     return Family(name + "_model_names", old.cls, old.config, old.keep, towers, old.either, old.experts, True, old.note,
@@ -659,8 +658,8 @@ def with_model_names(name):
 
 FAMILIES += [with_model_names(n) for n in ("llava", "qwen2_vl", "qwen2_5_vl", "gemma3", "mistral3", "paligemma")]
 
-# Modules of class Linear that vLLM 0.33.0 builds without quantization (vllm/model_executor/models/): a quantized one
-# cannot be loaded there.
+# Modules of class Linear that vLLM 0.33.0 builds without quantization (vllm/model_executor/models/). Quantized weights
+# cannot be loaded into them.
 POOLER = r"(.*\.)?pooler\.dense"
 QFORMER = r"(projector\.)?qformer\..*\.(query|key|value|dense)"
 VLLM_FLOAT = {

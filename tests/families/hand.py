@@ -1,9 +1,9 @@
-"""Families whose modelling code is not a part of the transformers library, and layouts of the hub that the library
-no longer writes. Names and shapes are written down from the public files that each source names, scaled down.
+"""Families whose modelling code is not part of the transformers library, and hub layouts that the library no longer
+writes. Names and shapes come from the public files that each source names, scaled down.
 
-The language of the lists: ("module", class, shape) has a tensor `module.weight`; a class with a reason in WHY is kept
-with that reason, `Linear` is quantized, `Linear:why` is a Linear that is kept. A name that ends in `=` is a whole
-tensor's name. `{i}` stands for the layers 0 and 1, `{e}` for four experts, `{n}` for two of anything."""
+Syntax of the lists: ("module", class, shape) means a tensor `module.weight`. A class with a reason in WHY is kept for
+that reason, `Linear` is quantized, `Linear:why` is a Linear that is kept. A name that ends in `=` is the tensor's full
+name. `{i}` means layers 0 and 1, `{e}` four experts, `{n}` two of anything."""
 
 H, KV, FF, V, P = 64, 32, 128, 96, 40  # hidden, keys and values, intermediate, vocabulary, positions
 WHY = {"Embedding": "embedding", "Conv1d": "conv", "Conv2d": "conv", "Conv1D": "conv1d_in_out",

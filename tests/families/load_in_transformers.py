@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Outputs of the converter load in transformers with compressed-tensors, and compute what they should.
+"""Checks that outputs of the converter load in transformers with compressed-tensors and give the expected results.
 
     AQT=.../aqt python3 load_in_transformers.py [--only REGEX]
 
 For each family a tiny random model is saved in f32, converted, and loaded by from_pretrained. No key may be missing,
-unexpected or of another shape; every module that the record calls quantized must have become a quantized one. The
-results are compared with those of a model built here: the original one whose weights are replaced by the stored
-values times their scales, and whose inputs of these layers are rounded to int8 per token, where the scheme says so.
-Both do the same operations in f32, and are equal on the machine that this was written on; REFERENCE_BOUND allows for
-another order of sums. The distance to the original model must be within the error of the scheme (SCHEMES).
+unexpected or have another shape, and every module that is `quantized` in the record must be quantized. The results are
+compared with those of a reference: the original model with its weights replaced by the stored values times their scales,
+and with the inputs of these layers rounded to int8 per token if the scheme quantizes activations. Both perform the same
+operations in f32, and were equal when this was written; REFERENCE_BOUND allows for another order of sums. The distance to
+the original model must be within the error of the scheme (SCHEMES).
 
-CANNOT has what these versions of the libraries cannot load, whatever the converter writes."""
+CANNOT lists models that these versions of the libraries cannot load, whatever the converter writes."""
 import argparse
 import os
 import re
@@ -33,9 +33,9 @@ REFERENCE_BOUND = 1e-5
 
 # The relative error (root mean square) of a result of these models. A row of K normal weights has a largest element of
 # about sqrt(2 ln K) deviations; a step of q levels is 2 sqrt(2 ln K) / q, and its error step / sqrt(12).
-#   int8, K = 64 to 128: 0.7 %, as much again for the activations, 1 % together; int4 in groups of 32: 10 %.
-# Up to 20 such layers lie behind each other. Independent errors add to sqrt(20) times as much; for int8 twice that is
-# allowed, since exponentials and gates (Mamba) enlarge an error.
+#   int8, K = 64 to 128: 0.7 %, the same for the activations, 1 % together; int4 in groups of 32: 10 %.
+# There are up to 20 such layers in sequence. Independent errors add up to sqrt(20) times one error; for int8 twice that
+# is allowed, because exponentials and gates (Mamba) amplify errors.
 SCHEMES = {"w8a8_dynamic": 0.09, "w4a16_g32": 0.5}
 
 TEXT = {"input_ids": torch.randint(3, 90, (2, 12), generator=torch.Generator().manual_seed(1))}
@@ -58,8 +58,8 @@ CASES = {"llama": TEXT, "llama_tied": TEXT, "qwen2": TEXT, "qwen3": TEXT, "qwen3
          "electra_masked_lm": TEXT, "bert_sequence_classification": TEXT}
 
 
-# transformers sets start values for each module that has a buffer which is not stored, and does it through the parent,
-# where a quantized child has no float weight.
+# transformers initializes each module with a buffer that is not stored. It does so through the parent, where a quantized
+# child has no float weight.
 NO_START_VALUES = "transformers 4.57.6 sets start values of quantized weights"
 CANNOT = {
     "llama4": "transformers 4.57.6 builds one layer per expert as soon as there is a quantization, also where it is ignored",
@@ -80,7 +80,7 @@ def result(model, inputs):
 
 
 def dequantize(tensors, module, columns):
-    """The values that are stored for a weight, in f32."""
+    """The stored values of a weight, in f32."""
     scale = tensors[module + ".weight_scale"].float()
     if module + ".weight" in tensors:
         return tensors[module + ".weight"].float() * scale
@@ -91,8 +91,8 @@ def dequantize(tensors, module, columns):
 
 
 def round_per_token(module, args):
-    """What a layer of the scheme "int8 dynamic per token" multiplies instead of its input. To the package a token is an
-    index of the first two dimensions; a matrix has one scale."""
+    """The input that a layer of the scheme "int8 dynamic per token" multiplies. For the package, a token is an index of the
+    first two dimensions, and a matrix has one scale."""
     x = args[0]
     dims = tuple(range(2, x.dim())) or (0, 1)
     low, high = torch.clamp(x.amin(dims, keepdim=True), max=0), torch.clamp(x.amax(dims, keepdim=True), min=0)
@@ -112,8 +112,8 @@ def reference(model, tensors, quantized, by_name, activations):
 
 
 def decompress_shared(model):
-    """Does what the package does before the first forward pass, for models that have a module under two names (T5):
-    there compressed-tensors 0.20.0 ends with "Attempted to offload a module twice"."""
+    """Performs the package's steps before the first forward pass, for models that have a module under two names (T5):
+    compressed-tensors 0.20.0 itself fails there with "Attempted to offload a module twice"."""
     modules = [m for _, m in model.named_modules(remove_duplicate=False)]
     if len(modules) == len(set(map(id, modules))):
         return
@@ -135,7 +135,7 @@ def check(program, family, preset, inputs):
     wrong = []
     with tempfile.TemporaryDirectory() as folder:
         source, target = os.path.join(folder, "in"), os.path.join(folder, "out")
-        for parameter in model.parameters():  # the library's start values are so small that results drown in the bias
+        for parameter in model.parameters():  # the library's initial values are so small that the bias dominates the results
             if parameter.dim() == 2:
                 torch.nn.init.normal_(parameter, std=parameter.shape[1] ** -0.5)
         model.save_pretrained(source)
@@ -180,7 +180,7 @@ def check(program, family, preset, inputs):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", default=".*")
-    parser.add_argument("--all", action="store_true", help="load the other families, too, and compute nothing there")
+    parser.add_argument("--all", action="store_true", help="also load the other families, without computing results")
     args = parser.parse_args()
     program, bad = os.environ["AQT"], 0
     by_name = {f.name: f for f in families.FAMILIES}
@@ -198,7 +198,7 @@ def main():
                 wrong = [f"{type(e).__name__}: {str(e)[:300]}"]
             bad += bool(wrong)
             print(f"{'WRONG' if wrong else 'ok   '} {name} {preset}", *wrong, sep="\n        ", flush=True)
-    sys.exit(f"{bad} of the outputs do not load or compute as they should" if bad else 0)
+    sys.exit(f"{bad} of the outputs do not load or give wrong results" if bad else 0)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Records what the module classes of a model family say about its checkpoint.
+"""Records the facts about a model family's checkpoint that follow from its module classes.
 
     python3 record.py [--only REGEX] [--out DIR]
 
-Each family is made by its real class of the transformers library from a tiny configuration, and saved by the
-library. The names and shapes are those of the saved file, the classes those of the modules. What a conversion to
-int8 does with each weight follows from the class (`nn.Linear` or not) and from the few facts that a class cannot
-tell, which stand in families.py: heads, routers, classifiers. README.md has the format and the versions.
+Each family is constructed from its real class in the transformers library with a tiny configuration, and saved by the
+library. Names and shapes are those of the saved file, and classes those of the modules. Whether a conversion to int8
+quantizes a weight follows from the class (`nn.Linear` or not) and from a few facts in families.py that do not follow
+from classes: heads, routers, classifiers. README.md has the format and the versions.
 
-Nothing here reads the converter or its table of architectures: the records are there to check it."""
+The script does not read the converter or its table of architectures, because the records check them."""
 import argparse
 import json
 import os
@@ -28,7 +28,7 @@ from transformers.pytorch_utils import Conv1D
 import families
 import hand
 
-# Keys of config.json that say something about the layout; the others are left out.
+# Keys of config.json that determine the layout; the others are left out.
 CONFIG_KEYS = re.compile(
     r"model_type|architectures|auto_map|vocab_size|.*_vocab_size|tie_.*|.*tie_word_embeddings|num_hidden_layers|n_layers?|"
     r"num_layers|num_decoder_layers|encoder_layers|decoder_layers|hidden_size|d_model|n_embd|is_encoder_decoder|"
@@ -79,7 +79,7 @@ def hub_name(model, key):
 
 
 def why_kept(module, key, shape):
-    """The reason that follows from the class alone, or None for a weight that int8 fits."""
+    """The reason to keep a weight that follows from its class, or None if int8 fits it."""
     if key.endswith("_bias"):
         return "parameter"
     if (len(shape) == 3 or not key.endswith(".weight")) and ("experts" in key or "Experts" in type(module).__name__):
@@ -102,18 +102,18 @@ def why_kept(module, key, shape):
 
 
 def experts_module(name, renamed):
-    """The module of which a server asks for the experts in a tensor of the module `name`; "" if no server does."""
+    """The module for which a server asks to get the experts in a tensor of the module `name`, or "" if no server does."""
     for pattern, replacement in renamed.items():
         name = re.sub(pattern, replacement, name)
     return re.sub(r"\.experts\..*", ".experts", name)
 
 
 def complete(out):
-    """Adds what follows from the rest: the names of experts, what vLLM does with names, sorting."""
+    """Adds derived entries: the names of experts, vLLM's handling of names, sorting."""
     out["experts"] = sorted({n for n in out["experts"] if n})
     for name in out["experts"]:
         out["ask"] += [name] + [f"{name}.{e}.{p}" for e in (0, 3) for p in ("gate_proj", "up_proj", "down_proj")]
-    for name in out["quantized"]:  # older versions of vLLM ask for experts by these names, whatever theirs are
+    for name in out["quantized"]:  # older versions of vLLM ask for experts by these names, whatever their real names
         match = re.fullmatch(r"(.*\.experts\.0)\.(w1|w2|w3)", name)
         if match:
             out["ask_quantized"].append(f"{match[1]}.{EXPERT_NAMES[match[2]]}")
@@ -134,7 +134,7 @@ def first_match(patterns, name):
 
 
 def record(family):
-    """The record of a family, its config.json, and the modules that the checkpoint and the model call otherwise."""
+    """The record of a family, its config.json, and the modules whose names in the checkpoint and the model differ."""
     model = family.build()
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder, safe_serialization=True, max_shard_size="20GB")
@@ -154,7 +154,7 @@ def record(family):
         out["integers"] = sorted(integers)
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     heads = [head] if isinstance(head, torch.nn.Module) else []
-    inner = {}  # the name of the module in the model, where it is not the name in the checkpoint
+    inner = {}  # the name of the module in the model, if it differs from that in the checkpoint
     seen = set()
     for path, module in model.named_modules(remove_duplicate=False):
         for key, param in list(module.named_parameters(recurse=False)):
@@ -192,10 +192,10 @@ def record(family):
             if why == "fused_experts":
                 out["experts"].append(experts_module(module_name, family.experts))
     missing = [n for n, (s, d) in stored.items() if len(s) >= 2 and n not in seen and n not in integers]
-    if missing:  # buffers that are saved
+    if missing:  # stored buffers
         for n in missing:
             out["kept"][n] = "buffer"
-    # Names that transformers asks for, where they differ from those of the checkpoint.
+    # Names for which transformers asks, if they differ from those of the checkpoint.
     out["ask"] += sorted(inner[n] for n in out["ignore"] if n in inner)
     patterns = families.VLLM_FLOAT.get(family.name, [])
     out["vllm_float"] = [n for n in out["quantized"] if any(re.fullmatch(p, n) for p in patterns)]
@@ -233,7 +233,7 @@ def main():
             continue
         try:
             write(record(family)[0], args.out)
-        except Exception as e:  # every family is tried; the failures are listed at the end
+        except Exception as e:  # continue with the next family; the failures are listed at the end
             failed.append(f"{family.name}: {type(e).__name__}: {str(e).strip().partition(chr(10))[0]}")
     for out in hand.HAND:
         if re.fullmatch(args.only, out["family"]):

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Records by which names vLLM asks for the quantization of a module: writes loader_names.json.
+"""Writes loader_names.json: the names by which vLLM asks for the quantization of a module.
 
     pip download vllm==0.33.0 --no-deps && unzip -q vllm-*.whl 'vllm/*.py' -d SRC
     python3 record_loaders.py SRC
 
-The sources are read as syntax, not run. Per architecture: the file of its class; `packed`, the fused layers and their
-parts in the checkpoint; the renames of `hf_to_vllm_mapper`, which vLLM applies to `ignore` as well (`substrings`,
+The sources are parsed, not run. For each architecture the file has: the file of its class; `packed`, the fused layers and
+their parts in the checkpoint; the renames of `hf_to_vllm_mapper`, which vLLM also applies to `ignore` (`substrings`,
 `prefixes` and `suffixes`, in this order); `expert_names`, the names of the parts of an expert; and `float`, the
 attributes of layers that are built without quantization."""
 import argparse
@@ -17,7 +17,7 @@ LINEAR = {"Linear", "ReplicatedLinear", "ColumnParallelLinear", "RowParallelLine
           "QKVParallelLinear", "GateLinear"}
 
 
-# Architectures whose modules do not have the names that their mapper gives: aria.py builds its language model as
+# Architectures whose modules differ from the names of their mapper: aria.py builds its language model as
 # `language_model.model` and renames that to `language_model`.
 OTHER_NAMES = {"AriaForConditionalGeneration"}
 
@@ -40,7 +40,7 @@ class Sources:
         return (file, node) if node else self.classes.get(name, (None, None))
 
     def attribute(self, file, name, key, depth=0):
-        """The expression that a class or one of its bases assigns to `key`, and the file that it is in."""
+        """The expression that a class or one of its bases assigns to `key`, and its file."""
         file, node = self.find(file, name)
         if node is None or depth > 6:
             return None, None
@@ -78,7 +78,7 @@ def literal(node):
 
 
 def renames(node):
-    """The renames of a WeightsMapper(...) that are literal, without those that drop a weight."""
+    """The literal renames of a WeightsMapper(...), without those that drop a weight."""
     out = {}
     if isinstance(node, ast.Call):
         for keyword in node.keywords:
@@ -92,7 +92,7 @@ def renames(node):
 
 
 def float_layers(tree):
-    """Attributes that hold a linear layer which is given no quantization."""
+    """Attributes with a linear layer that is built without quantization."""
     out = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and isinstance(node.targets[0],

@@ -1,12 +1,12 @@
-"""Copies a small part of a directory of recorded AQT cases that still shows every configuration in it.
+"""Copies a small subset of recorded AQT cases that still covers every configuration.
 
   make_subset.py --golden_dir=DIR --out=DIR --checker=PATH
 
-For DIR and its sub-directory ieee, if there is one: of the cases that the checker (//tests:golden_check) supports,
-takes as few bytes as a greedy choice can so that each value of each configuration field, operand dtype, kind of
-tolerance and of data occurs; cases above MAX_CASE_BYTES are left out. Of ieee, only cases whose numbers differ from
-those of DIR count. Tensors, manifest entries and versions are copied as they are; the counts and hashes in the manifest
-are those of the part.
+The script handles DIR and its subdirectory ieee, if there is one. From the cases that the checker (//tests:golden_check)
+supports, it greedily chooses a subset of few bytes in which each value of each configuration field, each operand dtype, and
+each kind of tolerance and of data occurs. Cases above MAX_CASE_BYTES are left out. In ieee, only cases whose numbers differ
+from those in DIR are used. Tensors, manifest entries and versions are copied unchanged; the counts and hashes in the manifest
+are those of the subset.
 """
 
 import argparse
@@ -18,10 +18,10 @@ import re
 import struct
 import subprocess
 
-# Larger cases are left out: tables of all 16-bit patterns.
+# Larger cases, which are tables of all 16-bit patterns, are left out.
 MAX_CASE_BYTES = 100_000
 
-# What follows from other fields, or tells what the original did.
+# Fields that follow from others, or that describe the original's run.
 IGNORED = {'quant_bound', 'fwd_clip_bound', 'observed', 'jit_forward_differs_in', 'jit_forward_fails_with',
            'max_abs_diff_to_printed', 'float_max_abs_diff_to_printed', 'use_fake_quant', 'final_loss', 'mean_last10',
            'max_deviation_under_small_perturbation', 'max_abs_diff_to_float'}
@@ -52,7 +52,7 @@ def write_safetensors(path, tensors):
 
 
 def write_manifest(path, manifest):
-  """A case on each line."""
+  """One case per line."""
   head = {key: value for key, value in manifest.items() if key not in ('unsupported', 'cases')}
   lines = lambda entries: '[' + ','.join('\n' + json.dumps(e, separators=(',', ':')) for e in entries) + '\n]'
   with open(path, 'w') as f:
@@ -83,7 +83,7 @@ def numerics(config):
 
 
 def shown_by(case):
-  """What a case shows."""
+  """The features that a case covers."""
   shown = set(leaves(case['config']))
   for name, entry in case['inputs'].items():
     shown.add(f'input {name} {entry["dtype"]}')
@@ -93,7 +93,7 @@ def shown_by(case):
     kind = f'{tol["kind"]} {sorted(set(tol) - {"value", "atol"})}'
     shown.add(f'expected {re.sub("[0-9]+", "N", name)} {entry["dtype"]} {kind}')
     shown.update(f'expected {flag}' for flag in ('has_nan', 'has_inf') if entry.get(flag))
-  # Switches act together, and on a dtype.
+  # Switches interact with each other and with the dtype.
   dtypes = sorted({entry['dtype'] for entry in case['inputs'].values()})
   for n in numerics(case['config']):
     shown.add(f'numerics {[n.get(k) for k in ("type", "dtype", "bits", "preserve_zero", "preserve_max_val")]}')
@@ -109,7 +109,7 @@ def shown_by(case):
 
 
 def choose(cases, sizes):
-  """Names of cases that together show everything, chosen greedily by bytes per thing shown."""
+  """Names of cases that together cover all features, chosen greedily by bytes per new feature."""
   left = {case['name']: shown_by(case) for case in cases}
   wanted, chosen = set().union(*left.values()) if left else set(), set()
   while wanted:
@@ -120,7 +120,7 @@ def choose(cases, sizes):
 
 
 def not_supported(checker, directory):
-  """Names of the cases that the checker finds no API for."""
+  """Names of the cases that the checker does not support."""
   run = subprocess.run([checker, f'--golden_dir={directory}', '--verbose'], stdout=subprocess.PIPE, text=True,
                        check=False)
   if run.returncode not in (0, 1):
@@ -147,7 +147,7 @@ def copy_part(directory, out, checker, base):
            for case in cases}
   large = sorted(name for name, size in sizes.items() if size > MAX_CASE_BYTES)
   if large:
-    print('left out for their size:', ', '.join(large))
+    print('left out because of their size:', ', '.join(large))
   chosen = choose([case for case in cases if case['name'] not in large], sizes)
   cases = [case for case in cases if case['name'] in chosen]
 

@@ -1,11 +1,11 @@
-"""Records what AQT's older layers (aqt/jax_legacy) compute: their softmax, sums, layer norm and embedding.
+"""Records results of AQT's older layers (aqt/jax_legacy): softmax, sums, layer norm and embedding.
 
   record.py --aqt=CHECKOUT --out=older_layers.safetensors
 
-CHECKOUT is a checkout of github.com/google/aqt at 9d1667ebde057f474cf8d2c80d4e52c5670d6c8a. The modules import the cost
-estimates of XLA from tensorflow, which these functions do not use: an empty module takes its place. Runs op by op on the
-CPU (jax.disable_jit), so every operation rounds once. Compiled, the rounding (x + c) - c is simplified to x by this
-XLA. So a loop over the same computation takes the place of lax.reduce in quantized_sum, which compiles it. The cases and their options are those of
+CHECKOUT is a checkout of github.com/google/aqt at 9d1667ebde057f474cf8d2c80d4e52c5670d6c8a. The modules import XLA's cost
+estimates from tensorflow, which these functions do not use; an empty module replaces it. Everything runs op by op on the CPU
+(jax.disable_jit), so every operation rounds once. This XLA simplifies the rounding (x + c) - c to x in compiled code. Because
+lax.reduce in quantized_sum compiles its computation, a loop replaces it. The cases and their options are those of
 tests/e2e/older_layers_test.cc, which reads them from the names.
 """
 
@@ -43,7 +43,7 @@ def numbers(shape, seed, scale=1.0):
 
 
 def with_gradient(arrays, case, fn, *args):
-  """The value of fn, and the gradients of its sum, weighted with fixed numbers."""
+  """The value of fn, and the gradients of its sum weighted by fixed numbers."""
   y, backward = jax.vjp(fn, *[jnp.asarray(x) for x in args])
   g = numbers(y.shape, 77)
   arrays[case + '/y'] = np.asarray(y)
@@ -54,7 +54,7 @@ def with_gradient(arrays, case, fn, *args):
 
 
 def reduce_in_order(x, init_values, computation, dimensions):
-  """lax.reduce: one element after the other, row-major."""
+  """lax.reduce that adds elements in row-major order."""
   kept = [axis for axis in range(x.ndim) if axis not in dimensions]
   rows = jnp.transpose(x, kept + list(dimensions)).reshape([x.shape[axis] for axis in kept] + [-1])
   result = jnp.broadcast_to(init_values, rows.shape[:-1])

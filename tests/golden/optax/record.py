@@ -1,9 +1,9 @@
-"""Records what optax computes: parameters after each of some updates, moments, averages, and rates of schedules.
+"""Records results of optax: parameters after each of several updates, moments, averages, and rates of schedules.
 
   record.py --out=optax.safetensors
 
-Runs op by op on the CPU (jax.disable_jit), so every operation rounds once. The case names and their options are those of
-tests/e2e/optax_test.cc. The gradients are drawn here and stored: they do not depend on the parameters.
+Everything runs op by op on the CPU (jax.disable_jit), so every operation rounds once. The case names and their options are
+those of tests/e2e/optax_test.cc. The gradients are random and stored; they do not depend on the parameters.
 """
 
 import argparse

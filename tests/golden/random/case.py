@@ -1,4 +1,4 @@
-"""A case on its way into a recording, and what decides whether it can be checked."""
+"""A case while it is recorded, and the conditions under which it can be checked."""
 
 import numpy as np
 
@@ -28,7 +28,7 @@ def calibrations(config):
 
 
 def takes_nan_by_sign(numerics):
-  """Whether a NaN becomes a number, by its sign bit: small float formats except radix 4 and those without exponents."""
+  """Whether a NaN becomes a number with its sign: in small float formats except radix 4 and those without exponents."""
   if numerics['type'] != 'fp':
     return False
   cfg = numerics['cfg']
@@ -41,7 +41,7 @@ def nonfinite(x):
 
 
 def check_sums(calls, config, dtype):
-  """Redraws unless every sum in a calibration is exact or without consequence."""
+  """Redraws unless every sum in a calibration is exact or cannot change the result."""
   kinds = list(calibrations(config))
   if any(c['kind'] == 'absmean' for c in kinds):
     if any(c['kind'] == 'snr' for c in kinds) or any(c['kind'] == 'absmean' and c['p'] != 1 for c in kinds):
@@ -50,7 +50,7 @@ def check_sums(calls, config, dtype):
       if not sum_is_exact(x, axes):
         raise Redraw
   elif calls.sums:
-    # Searches, one after the other: within one, all candidates have the same signal.
+    # Searches in sequence. Within one search, all candidates have the same signal.
     pairs, groups = list(zip(calls.sums[::2], calls.sums[1::2])), []
     for pair in pairs:
       if groups and np.array_equal(np.asarray(groups[-1][0][1][0]), np.asarray(pair[1][0]), equal_nan=True):
@@ -73,7 +73,7 @@ def sum_is_exact(x, axes):
 
 
 class Case:
-  """One case on its way into the manifest."""
+  """One case that will be written into the manifest."""
 
   def __init__(self, name, feature, config, inputs, notes):
     self.name, self.feature, self.config, self.inputs, self.notes = name, feature, config, inputs, notes
@@ -84,7 +84,7 @@ class Case:
 
 
 class NanWatch:
-  """Tells whether a NaN has passed a small float format while it was active."""
+  """Detects whether a NaN passes through a small float format while it is active."""
 
   def __enter__(self):
     self.passed, self.saved = False, original.fp_numerics.fp_round
@@ -102,7 +102,7 @@ class NanWatch:
 
 
 def product_bounds(raw, entry):
-  """(error, doubt) of what a product gives once it is scaled; `raw` is its configuration."""
+  """(error, doubt) of a product after scaling; `raw` is its configuration."""
   s, t = exactness.dot(np.asarray(entry['dg_lhs']), np.asarray(entry['dg_rhs']), entry['dims'],
                        original.dtype_of(raw['dg_accumulator_dtype']))
   error, doubt = exactness.rounded(s, t, entry['accum'])

@@ -1,7 +1,7 @@
 """Draws configurations and data: JSON objects in the format of the recordings, and numpy arrays.
 
-Every field is drawn on its own, so that anything can meet anything; only what almost always makes a configuration
-illegal is drawn less often.
+Every field is drawn independently, so that all combinations occur. Only values that almost always make a configuration
+illegal are drawn less often.
 """
 
 import ml_dtypes
@@ -19,7 +19,7 @@ FP_FORMATS = {
 }
 
 # lhs shape, rhs shape, (lhs contracting, rhs contracting, lhs batch, rhs batch), weight. The original compiles every
-# operation for each shape, so nearly all have the same two.
+# operation for each shape, so nearly all cases use the same two shapes.
 DOTS = [
     ((6, 6), (6, 6), ([1], [0], [], []), 9),
     ((6, 6), (6, 6), ([1], [1], [], []), 2),
@@ -90,7 +90,7 @@ class Draw:
   # ---- data
 
   def data(self, kind, shape, dtype):
-    """An array of that kind; `dtype` is a name."""
+    """An array of the given kind; `dtype` is a name."""
     rng, n = self.rng, shape
     normal = rng.standard_normal(n)
     small = np.finfo(np.float16).smallest_subnormal if dtype == 'float16' else np.float64(2.0)**-149
@@ -98,7 +98,7 @@ class Draw:
       x = normal * 10**rng.uniform(-2, 2)
     elif kind == 'dyadic':  # few bits: sums are exact
       x = rng.integers(-12, 13, n) * 2.0**rng.integers(-3, 3)
-    elif kind == 'ties':  # on and between the integers that a bound of 127.5 or 7.5 gives
+    elif kind == 'ties':  # on and between the integers for a bound of 127.5 or 7.5
       x = rng.integers(-15, 16, n) * .5
       if x.size:
         x.flat[0] = 7.5
@@ -176,7 +176,7 @@ class Draw:
   # ---- calibrations
 
   def calibration(self, shape, shared, prefix, inputs, bias=.3, only=None):
-    """For a tensor of that shape (null: not known), with a scale shared along `shared`; arrays go to `inputs`."""
+    """A calibration for a tensor of this shape (None: unknown) with a scale shared along `shared`; adds arrays to `inputs`."""
     kind = only or self.pick(['absmax', 'absmean', 'constant', 'snr'], [5, 1.3, 2.2, 2])
     result = {'kind': kind, 'po2_scale': self.chance(.25),
               'scale_dtype': self.dtype() if self.chance(.3) else None}
@@ -241,7 +241,7 @@ class Draw:
     return (alpha() if which in ('both', 'lhs') else None, alpha() if which in ('both', 'rhs') else None)
 
   def raw(self, name, shapes, dims, inputs, local_aqt=None):
-    """A contraction of operands of these shapes (null: not known) by these dimension numbers."""
+    """A contraction of operands with these shapes (None: unknown) and dimension numbers."""
     lhs_ca, rhs_ca, lhs_ba, rhs_ba = dims
     sides = []
     for i, side in enumerate(('lhs', 'rhs')):

@@ -1,6 +1,6 @@
-"""Cases at the edges: rows whose sums round, empty tensors, masks of other dtypes, groups of odd sizes.
+"""Edge cases: rows whose sums round, empty tensors, masks of other dtypes, groups of unusual sizes.
 
-As features of record.py: mean_rows, empty, mask and ragged_edges. All are exact.
+They are the features mean_rows, empty, mask and ragged_edges of record.py. All are exact.
 """
 
 import jax.numpy as jnp
@@ -28,7 +28,7 @@ def expect_all(case, results):
 
 
 def powers_are_correct(x, p):
-  """Whether XLA's powers of magnitudes are rounded correctly."""
+  """Whether XLA's powers of the magnitudes are correctly rounded."""
   y = jnp.abs(x)**p
   return np.array_equal(np.asarray(y), original.correct_power(jnp.abs(x), p), equal_nan=True)
 
@@ -37,7 +37,7 @@ def draw_mean(d, inputs):
   dtype = d.pick(['float32', 'bfloat16', 'float16'], [6, 1, 1])
   n = int(d.rng.integers(1, 71)) if d.chance(.9) else int(d.rng.integers(71, 1500))
   rows = int(d.pick([1, 2, 3, 6, 17]))
-  if rows * n >= 4096:  # from there on XLA's order hangs on the machine
+  if rows * n >= 4096:  # from this size on, XLA's order depends on the machine
     rows = 2
   shape, axes = d.pick([((rows, n), [1]), ((n, rows), [0]), ((n,), [0]), ((2, n, rows), [1])], [5, 3, 1, 1])
   if np.prod(shape) >= 4096:
@@ -106,7 +106,7 @@ def run_mask(case, key):
 
 
 def draw_ragged(d, inputs):
-  """Groups beyond the rows, rows beyond the groups, empty groups, one group, modes without effect."""
+  """Groups beyond the last row, rows beyond the last group, empty groups, one group, modes without effect."""
   m, k, n = int(d.rng.integers(1, 9)), int(d.pick([1, 4, 6, 16])), int(d.pick([1, 4, 6]))
   groups = int(d.rng.integers(1, 5))
   dtype = d.operand_dtype()
@@ -126,7 +126,7 @@ def draw_ragged(d, inputs):
     if d.chance(.4):
       raw[side]['dequant_mode'] = d.pick(['output', 'other_input', 'this_input'])
       raw[side]['use_fake_quant'] = raw[side]['dequant_mode'] == 'this_input'
-  # The original puts such a scale along the groups (docs/differences-from-aqt.md).
+  # The original applies such a scale along the groups (docs/differences-from-aqt.md).
   if raw['lhs']['calibration'] is not None and raw['lhs']['dequant_mode'] == 'other_input':
     raw['lhs'].update(dequant_mode='output', calibration_mode='contracting_axis')
   return raw, f'data={"/".join(kinds)} dtype={dtype}'

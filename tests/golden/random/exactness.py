@@ -1,8 +1,8 @@
-"""Which results are the same in every order of summation, and how far the others may be apart.
+"""Results that do not depend on the order of summation, and bounds for the others.
 
-An f32 sum of K products p is the same in any order, with or without fused multiply-add, when every p is a multiple of
-one power of two q >= 2^-126 and sum|p| < 2^24 q: then all partial sums are f32 numbers. Otherwise two orders differ by
-at most (K + 1) 2^-24 sum|p|, plus 2^-126 for each partial sum that is flushed.
+An f32 sum of K products p is the same in any order, with or without fused multiply-add, if every p is a multiple of one
+power of two q >= 2^-126 and sum|p| < 2^24 q: all partial sums are then f32 numbers. Otherwise two orders differ by at
+most (K + 1) 2^-24 sum|p|, plus 2^-126 for each partial sum that is flushed.
 """
 
 import ml_dtypes
@@ -16,7 +16,7 @@ def as_f64(x):
 
 
 def flush(x):
-  """f64 values of a product's operand: XLA takes subnormal f32 and bf16 numbers for zero."""
+  """f64 values of a product's operand. XLA treats subnormal f32 and bf16 numbers as zero."""
   x = np.asarray(x)
   y = as_f64(x)
   if x.dtype in (np.float32, ml_dtypes.bfloat16):
@@ -37,7 +37,7 @@ def digits(dtype):
 
 
 def product_dtype(lhs, rhs, accumulator):
-  """The dtype of a product of operands of these dtypes; null accumulator: the larger."""
+  """The dtype of a product of operands of these dtypes; without an accumulator, the larger one."""
   if accumulator is not None:
     return np.dtype(accumulator)
   key = lambda d: (1, _info(d).maxexp, _info(d).nmant, np.dtype(d).itemsize) if _info(d) else (0, 0, 0, np.dtype(d).itemsize)
@@ -54,7 +54,7 @@ def quantum(x):
 
 
 class Sum:
-  """Bounds of f32 sums of `products` along the last axis: error (0: exact) and doubt (true: inf or NaN by the order)."""
+  """Bounds of f32 sums of `products` along the last axis: error (0: exact) and doubt (true: inf or NaN depending on the order)."""
 
   def __init__(self, products):
     finite = np.isfinite(products)
@@ -64,20 +64,20 @@ class Sum:
     q = quantum(p).min(-1) if k else np.full(products.shape[:-1], np.inf)
     with np.errstate(over='ignore', invalid='ignore'):
       exact = (magnitude == 0) | ((q >= -126) & (magnitude < 2.0**np.minimum(q, 900) * 2.0**24))
-      # One product that is not zero is rounded once.
+      # A single nonzero product is rounded once.
       exact |= ((p != 0).sum(-1) == 1) & (magnitude >= 2.0**-126)
       self.error = np.where(exact, 0, (k + 1) * 2.0**-24 * magnitude + (k + 1) * 2.0**-126)
     one_sign = (np.abs(total) == magnitude)
     over = magnitude >= F32_MAX * (1 - 2.0**-24)
     surely = one_sign & (magnitude * (1 - (k + 1) * 2.0**-24) > F32_MAX * (1 + 2.0**-24))
     nonfinite = ~finite.all(-1)
-    self.doubt = over & ~surely  # also beside infinities: inf - inf or inf + inf
+    self.doubt = over & ~surely  # also with infinities: inf - inf or inf + inf
     self.error = np.where(nonfinite | surely, 0, self.error)
     self.total = total
 
 
 def dot(lhs, rhs, dims, accumulator):
-  """Sum of a product of arrays (as the contraction got them); null when it is an integer one."""
+  """The sum of a product of arrays, as passed to the contraction; None for integers."""
   t = product_dtype(lhs.dtype, rhs.dtype, accumulator)
   if _info(t) is None:
     return None, t
@@ -112,7 +112,7 @@ def rounded(s, dtype, value):
 
 
 def scaled(error, doubt, accum, scales, value):
-  """The same after conversion to the dtype of `value` and multiplication by scales."""
+  """(error, doubt) after conversion to the dtype of `value` and multiplication by scales."""
   with np.errstate(all='ignore'):
     factor = np.ones(np.shape(accum))
     for scale in scales:
@@ -123,13 +123,13 @@ def scaled(error, doubt, accum, scales, value):
     small = float(info.smallest_normal) * np.maximum(1, factor)
     result = np.where(error > 0, error * factor + np.where(np.isfinite(v), v, 0) * steps + small, 0)
     near = (error > 0) & (v + result >= float(info.max))
-    # An error that meets an infinite or NaN scale decides between infinities, or nothing is known.
+    # With an infinite or NaN scale an error selects between infinities, or the result is unknown.
     strange = (error > 0) & ~np.isfinite(result)
   return np.where(np.isfinite(result), result, 0), doubt | near | strange
 
 
 def tolerance(error, doubt, dtype, steps=2):
-  """The tolerance of a whole tensor."""
+  """The tolerance of a tensor."""
   if np.any(doubt):
     return {'kind': 'info'}
   if not np.any(error):
@@ -138,7 +138,7 @@ def tolerance(error, doubt, dtype, steps=2):
 
 
 def snr_is_sure(sums, dtype):
-  """Whether rounding errors of sums cannot change which candidate wins. `sums`: for each candidate the arrays (terms of
+  """Whether rounding errors of sums cannot change the winning candidate. `sums`: for each candidate the arrays (terms of
   the noise, of the signal) and the axes summed."""
   def around(x, relative):
     with np.errstate(all='ignore'):

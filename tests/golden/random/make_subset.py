@@ -2,10 +2,10 @@
 
   make_subset.py --out=DIR --checker=PATH [--cases=N] [--refused=N] RECORDING...
 
-Takes N cases, one after the other, each the one that shows the most that none before it shows, for its bytes: values of
-configuration fields by themselves and in pairs, operand dtypes, kinds of data and of tolerance. Of the refused cases
-the same number for each error. Tensors and entries are copied as they are. Cases that the checker (//tests:golden_check)
-fails, or accepts though the original refuses them, are left out and named: they are open work.
+Takes N cases in sequence. Each is the case that covers the most new features per byte: values of configuration fields
+alone and in pairs, operand dtypes, kinds of data and of tolerance. Of the refused cases it takes the same number for each
+error. Tensors and entries are copied unchanged. Cases that fail in the checker (//tests:golden_check), or that it accepts
+although the original refuses them, are left out and named: they are open work.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', 'aqt'))
 import make_subset as subset  # pylint: disable=g-import-not-at-top
 
-# Fields whose values are looked at together with each other's.
+# Fields whose values are considered in pairs.
 TELLING = re.compile(r'(type|bits|dtype|preserve_zero|round|clip|kind|po2_scale|scale_dtype|dequant_mode|calibration_mode|'
                      r'use_fwd_quant|mid_alpha|accumulator_dtype|radix|stochastic_rounding|calibration_axes)=')
 
@@ -28,7 +28,7 @@ TELLING = re.compile(r'(type|bits|dtype|preserve_zero|round|clip|kind|po2_scale|
 def shown_by(case):
   shown = subset.shown_by(case)
   telling = sorted(s for s in shown if TELLING.search(s) or ' data ' in s or ': input ' in s and 'rank' not in s)
-  # Within a pass, and of each with the data and the dtypes.
+  # Pairs within a pass, and of each field with the data and the dtypes.
   part = lambda s: re.search(r'(fwd|dlhs|drhs)', s)
   for a, b in itertools.combinations(telling, 2):
     pa, pb = part(a), part(b)
@@ -38,7 +38,7 @@ def shown_by(case):
 
 
 def choose(cases, sizes, count):
-  """The names of `count` cases, greedily. What a case adds only shrinks, so that an old figure is an upper bound."""
+  """The names of `count` cases, greedily. The gain of a case only shrinks, so an old value is an upper bound."""
   shown = {case['name']: shown_by(case) for case in cases}
   worth = lambda name: len(shown[name] - seen) / sizes[name]**.7
   chosen, seen = set(), set()

@@ -1,4 +1,4 @@
-"""Runs aqtp 0.9.0, op by op: builds its objects from the JSON of a configuration and records what they compute."""
+"""Runs aqtp 0.9.0 op by op: builds its objects from the JSON of a configuration and records their results."""
 
 import functools
 
@@ -39,7 +39,7 @@ def dtype_of(name):
 
 @utils.flax_slots_kw_only_dataclass
 class UnitNumerics(numerics_lib.AqtNumerics):
-  """The numerics of middle scales, whose bound is the maximum itself."""
+  """The numerics of mid scales, whose bound is the maximum itself."""
 
   def get_quant_bound(self):
     return 1.0
@@ -55,7 +55,7 @@ class UnitNumerics(numerics_lib.AqtNumerics):
 
 
 def make_numerics(json):
-  """The live object; what follows from the fields is added to `json`."""
+  """The original's object; derived fields are added to `json`."""
   if json['type'] == 'none':
     return no_numerics.NoNumerics()
   if json['type'] == 'int':
@@ -130,7 +130,7 @@ def make_dot_general(json, inputs):
 
 
 class Calls:
-  """Records, while it is active, what passes through quantized products and through sums of calibrations."""
+  """Records the operands of quantized products and of calibrations' sums while it is active."""
 
   def __init__(self):
     self.products = []  # of _qtensor_dot_general
@@ -141,7 +141,7 @@ class Calls:
     calls = self
 
     class Jnp:
-      """jax.numpy with a sum that is recorded."""
+      """jax.numpy with a recorded sum."""
 
       def __getattr__(self, name):
         return getattr(jnp, name)
@@ -175,7 +175,7 @@ class Calls:
 
 
 def correct_power(x, alpha):
-  """x ** alpha of arrays of one dtype, rounded correctly."""
+  """x ** alpha of arrays of one dtype, correctly rounded."""
   x = np.asarray(x)
   with np.errstate(all='ignore'):
     wide = x.astype(np.float64) ** np.float64(np.float32(alpha).astype(x.dtype))
@@ -183,7 +183,7 @@ def correct_power(x, alpha):
 
 
 class CorrectPower:
-  """While it is active, middle scales are powers rounded correctly; XLA's own differ in one value of 1,700."""
+  """While it is active, mid scales are correctly rounded powers; XLA's own differ in one of 1,700 values."""
 
   def __enter__(self):
     self.saved, self.differs = adg.DefaultDotGeneralQuantizer.calibrate, False
@@ -194,7 +194,7 @@ class CorrectPower:
       mids = quantizer.lhs_mid, quantizer.rhs_mid
 
       class Mid:
-        """A quantizer whose scale is the power already."""
+        """A quantizer whose scale is already the power."""
 
         def __init__(self, inner, alpha):
           self.inner, self.alpha = inner, alpha
@@ -222,7 +222,7 @@ class CorrectPower:
 
 
 def dot_general(json, inputs, dims, key=None):
-  """(out, call for the gradients of g); each may raise what the original raises."""
+  """(out, function that returns the gradients of g); both may raise the original's errors."""
   cfg = aqt_config.set_context(make_dot_general(json, inputs), key, None)
   lhs, rhs = jnp.asarray(inputs['lhs']), jnp.asarray(inputs['rhs'])
   for x in (lhs, rhs):
@@ -291,7 +291,7 @@ def stateful(json, inputs, key=None):
 
     collection = 'calibration_stats' if kind == 'delayed_scaling' else 'stats'
     if not variables:
-      # MeanOfAbsMax leaves its state alone at this call; the others would take part in it.
+      # MeanOfAbsMax does not update its state in this call; the others would.
       init_context = 'SERVE'
       saved, context.quant_mode = context.quant_mode, utils.QuantMode[init_context]
       variables = Model().init(jax.random.PRNGKey(0), batch)
@@ -316,7 +316,7 @@ def stateful(json, inputs, key=None):
 
 
 def einsum(json, inputs):
-  """(out, gradients of g) of jnp.einsum with an injected contraction; the call that it makes goes to `json`."""
+  """(out, gradients of g) of jnp.einsum with an injected contraction; its call is added to `json`."""
   cfg = make_dot_general(json, inputs)
   eqn = json['equation']
 

@@ -1,11 +1,11 @@
-"""Records what aqtp 0.9.0 computes for random configurations.
+"""Records results of aqtp 0.9.0 for random configurations.
 
   record.py --seed=N --cases=N --out=DIR [--features=NAME,NAME] [--dtypes=NAME,NAME]
             [--cache=DIR]
 
-NAME is one of FEATURES, or of those of edges.py. DIR gets manifest.json and a file of tensors for each family, in the format that //tests/golden_check reads. The draws
-of a seed are the same for any number of cases. What the original refuses is listed in `unsupported`, with its error and
-its inputs: the library should refuse it, too.
+NAME is one of FEATURES, or a feature of edges.py. The script writes manifest.json and a file of tensors for each family to
+DIR, in the format of //tests/golden_check. A seed gives the same draws for any number of cases. Cases that the original
+refuses are listed in `unsupported`, with error and inputs: the library should refuse them, too.
 
 Needs aqtp 0.9.0, jax 0.10.2, flax and ml_dtypes, and runs op by op, without jit.
 """
@@ -83,12 +83,12 @@ def run_quantize(case, key, tiling):
   dtype = case.inputs['x'].dtype
   if calibration.get('kind') == 'absmean':
     if not (calibration['p'] == 1 and all(sum_is_exact(*s) for s in calls.sums)):
-      # p-th powers, their sum, the quotient and the root, each rounded.
+      # p-th powers, their sum, the quotient and the root are each rounded.
       value = 12 * 2.0**(1 - exactness.digits(dtype))
       if dtype != np.float32 and calibration['p'] != 1:
         value *= max(calibration['p'], 1 / calibration['p'])
       tol, given = {'kind': 'rtol', 'value': value, 'atol': 0.0, 'po2': calibration['po2_scale']}, True
-      for x, _ in calls.sums:  # near the ends of the range a rounding error is a large one
+      for x, _ in calls.sums:  # near the ends of the range, a rounding error is large
         x = np.abs(exactness.as_f64(x))
         if nonfinite(x) or ((x > 0) & (x < 1e-30)).any() or (x > 1e30).any() or (
             dtype == np.float16 and (((x > 0) & (x < 1e-3)).any() or x.sum() > 6e4)):
@@ -162,7 +162,7 @@ def run_stateful(case, key):
     tol = {'kind': 'rtol', 'value': 1e-5, 'atol': 1e-6}
   got = original.stateful(case.config, case.inputs)
   if tol is not EXACT and any(nonfinite(v) for v in got.values()):
-    raise Redraw  # whether a divisor is zero may hang on a rounding error
+    raise Redraw  # a rounding error may determine whether a divisor is zero
   for name, value in got.items():
     case.expect(name, value, tol)
 
@@ -189,7 +189,7 @@ def draw_dot_general(d, inputs):
 
 
 def expect_pass(case, prefix, entry, raw, nan_passed):
-  """The quantization of both operands; whether the sign bit of a NaN decides what follows."""
+  """The quantization of both operands, and whether the sign bit of a NaN determines later results."""
   hidden = False
   for side in ('lhs', 'rhs'):
     qt = entry[side]
@@ -260,7 +260,7 @@ def run_dot_general(case, key):
 
 
 def units(a, b):
-  """How many numbers of their dtype a and b are apart, at most: 0 for equal values and two NaNs, huge across signs."""
+  """The largest distance of a and b in units of their dtype: 0 for equal values and two NaNs, huge for different signs."""
   a, b = np.asarray(a), np.asarray(b)
   kind = {2: np.int16, 4: np.int32}[a.dtype.itemsize]
   equal = (a == b) | (np.isnan(a.astype(np.float32)) & np.isnan(b.astype(np.float32)))
@@ -268,7 +268,7 @@ def units(a, b):
 
 
 def mark_powers(case, dims, key, passes):
-  """Marks the scales that correctly rounded powers change: XLA's own is off by a unit now and then."""
+  """Marks scales that differ with correctly rounded powers: XLA's are sometimes off by one unit."""
   with original.Calls() as calls, original.CorrectPower() as power:
     _, gradients = original.dot_general(case.config, case.inputs, dims, key)
     if len(passes) > 1:
@@ -290,7 +290,7 @@ def mark_powers(case, dims, key, passes):
     for tensor, (value, tol) in list(case.expected.items()):
       if tensor in off or tol['kind'] == 'info':
         continue
-      if name == 'fwd':  # gradients may use what the forward pass has quantized
+      if name == 'fwd':  # gradients may reuse the forward quantization
         case.expect(tensor, value, {**tol, 'given': off})
       elif follows(tensor):
         case.expect(tensor, value, INFO)
@@ -304,7 +304,7 @@ def draw_einsum(d, inputs):
   contracted, batch = [n for n in both if n not in out], [n for n in out if n in both]
   dims = tuple([text.index(n) for n in names] for names in (contracted, batch) for text in (lhs, rhs))
   config, _ = d.dot_general(lhs_shape, rhs_shape, dims, inputs, local=0)
-  for raw in config.values():  # the operands may come in another order: arrays would not fit
+  for raw in config.values():  # the operands may be exchanged: arrays would not fit
     for side in ('lhs', 'rhs'):
       raw[side]['numerics'].pop('noise', None) if raw[side]['numerics'].get('noise') else None
       if raw[side]['numerics']['type'] == 'int':
@@ -510,7 +510,7 @@ def run_tiled(case, key):
       if qt.scale:
         case.expect(f'{side}.scale', qt.scale[0])
         case.expect(f'{side}.qvalue', qt.qvalue)
-  # A sum over all contracted elements in any grouping, of numbers that are themselves rounded.
+  # A sum over all contracted elements in any grouping, with rounded terms.
   def bound(value, k, parts):
     step = 2.0**(1 - exactness.digits(value.dtype))
     return {'kind': 'rtol', 'value': 4 * step, 'atol': float(4 * (k + 4) * (2.0**-24 if value.dtype == np.float32 else step) * parts)}
@@ -534,20 +534,20 @@ RUN = {'dot_general': run_dot_general, 'quantize': run_quantize, 'numerics_direc
        'ragged_dot': run_ragged, 'tiled_dot_general': run_tiled, 'qat_convert_serve': serving.run,
        'ptq_calibrate_convert_serve': serving.run, 'dot_general_serve': serving.run_dot, 'mean_rows': edges.run_mean,
        'empty': edges.run_quantizer, 'mask': edges.run_mask, 'ragged_edges': run_ragged}
-# Under which the checker knows them.
+# The checker's names for them.
 KNOWN_AS = {'mean_rows': 'quantize', 'empty': 'quantize', 'mask': 'quantize', 'ragged_edges': 'ragged_dot'}
 
 
 def describe(error):
-  """An error in one line."""
+  """An error as one line."""
   text = ' '.join(str(error).split())
-  if not text:  # an assertion: what it asserts
+  if not text:  # an assertion: its condition
     text = ' '.join(traceback.extract_tb(error.__traceback__)[-1].line.split())
   return f'{type(error).__name__}: {text[:200]}'
 
 
 def record_one(seed, index, features, dtypes):
-  """(case or null, refused case or null, error)."""
+  """(case or None, refused case or None, error)."""
   for attempt in range(20):
     d = draw_lib.Draw([seed, index, attempt], dtypes)
     base = d.pick(features, [{**FEATURES, **edges.FEATURES}[f] for f in features])
@@ -571,7 +571,7 @@ def record_one(seed, index, features, dtypes):
       failure = RUN[base](case, key, extra) if base == 'quantize' else RUN[base](case, key)
       if failure is None:
         return case, None, None
-      # The forward pass ran, the gradients are refused.
+      # The forward pass runs; the gradients are refused.
       refused = Case(case.name + '.gradients', feature, config, whole, notes)
       return case, refused, describe(failure)
     except Redraw:
@@ -586,7 +586,7 @@ def record_one(seed, index, features, dtypes):
 
 
 def stored(x):
-  """(entry of the manifest without its key, type in the file, bytes)."""
+  """(entry of the manifest without its key, dtype in the file, bytes)."""
   x = np.asarray(x)
   name = str(x.dtype)
   values = x.astype(np.int8) if name in ('int2', 'int4') else x
@@ -594,7 +594,7 @@ def stored(x):
 
 
 class Writer:
-  """Gathers cases; writes the manifest and the tensors."""
+  """Collects cases, and writes the manifest and the tensors."""
 
   def __init__(self):
     self.cases, self.unsupported = [], []
@@ -681,7 +681,7 @@ def main():
       errors[error[:90]] += 1
     if index % 25 == 24:
       writer.write(args.out, args.seed)
-      jax.clear_caches()  # else a process grows to 3 GB in 300 cases
+      jax.clear_caches()  # otherwise a process grows to 3 GB in 300 cases
     if index % 10 == 9:
       print(f'{index + 1}: {len(writer.cases)} cases, {len(writer.unsupported)} refused, {time.time() - start:.0f} s',
             flush=True)

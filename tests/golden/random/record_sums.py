@@ -1,13 +1,13 @@
-"""Records what aqtp 0.9.0 computes where the order and the rounding of a sum decide: weight-only products and einsums
-with a letter of one operand only, in rows of 1 to 70 elements.
+"""Records results of aqtp 0.9.0 that depend on the order and the rounding of a sum: weight-only products, and einsums with
+a letter of one operand only, in rows of 1 to 70 elements.
 
   record_sums.py --seed=N --cases=N --out=DIR [--cache=DIR]
 
-DIR gets what record.py writes, for //tests/golden_check. Sums are recorded as exact where their order does not matter:
-one product that is not zero, or sums of few bits. Lone letters are summed before anything is quantized and decide about
-all that follows, so the order of these sums is checked by every case that has one.
+The files in DIR have record.py's format, for //tests/golden_check. Sums are recorded as exact if their order does not matter:
+one nonzero product, or sums of few bits. Letters of one operand are summed before quantization and affect all later results,
+so every case with such a letter checks the order of its sum.
 
-Needs what record.py needs.
+The requirements are those of record.py.
 """
 
 import argparse
@@ -25,11 +25,11 @@ from case import Case, Redraw
 
 EQUATIONS = ['abz,bc->ac', 'azb,bc->ac', 'zab,bc->ac', 'ab,bcz->ac', 'ab,zbc->ac', 'abz,bcy->ac', 'bz,b->', 'az,c->ac',
              'abz,bc->ca', 'gabz,gbc->gac']
-# Sums over two axes: only bf16, for compiled code changes the order of others.
+# Sums over two axes only in bf16, because compiled code changes the order of others.
 TWO_LETTERS = ['abzy,bc->ac', 'zaby,bc->ac', 'ab,zbcy->ac']
 DTYPES = ['float32', 'bfloat16', 'float16']
 KINDS = {'one': 3, 'exact': 3, 'any': 2}
-MAX_ELEMENTS = 4000  # below what XLA hands to a library whose order depends on the processor
+MAX_ELEMENTS = 4000  # below the size for which XLA calls a library whose order depends on the processor
 
 
 def integers(d, bits, dequant='output'):
@@ -42,7 +42,7 @@ def integers(d, bits, dequant='output'):
 
 
 def config_of(d, sides):
-  """Three passes, of which only the first quantizes; `sides`: which operands."""
+  """Three passes. Only the first quantizes, and only the operands in `sides`."""
   bits = lambda: int(d.pick([2, 3, 4, 8], [2, 1, 2, 4]))
   config = json.loads(json.dumps({name: original.UNQUANTIZED for name in ('fwd', 'dlhs', 'drhs')}))
   for side in sides:
@@ -83,7 +83,7 @@ def draw_product(d, inputs):
 
 
 def draw_lone(d, inputs):
-  """An einsum in which a letter, or two, are summed before the product."""
+  """An einsum in which one or two letters are summed before the product."""
   dtype = d.pick(DTYPES)
   eqn = d.pick(EQUATIONS + (TWO_LETTERS if dtype == 'bfloat16' else []))
   sizes = {letter: int(d.pick([1, 2, 3])) for letter in 'abcg'}

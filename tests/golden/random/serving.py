@@ -1,8 +1,8 @@
-"""Cases that are trained or calibrated, converted and served: what is frozen, and what each mode gives.
+"""Cases that are trained or calibrated, converted and served: the frozen tensors, and the results of each mode.
 
-They are layers (flax's nn.Dense with the same configuration each, relu between them), or one contraction. The freezer
-is the one that keeps whole QTensors. Parameters are frozen by value and scale. An activation whose calibration has
-state is frozen by its scale; one that is calibrated from itself has nothing to freeze.
+A case is a stack of layers (flax's nn.Dense with the same configuration each, relu between them) or one contraction. The
+freezer keeps complete QTensors. Parameters are frozen by value and scale. An activation whose calibration has state is
+frozen by its scale; an activation that is calibrated from itself has nothing to freeze.
 """
 
 import copy
@@ -27,7 +27,7 @@ PASSES = ('fwd', 'dlhs', 'drhs')
 
 
 class WithKey:
-  """While it is active, every layer gets this key as it is; flax would fold the layer's name into it."""
+  """While it is active, every layer gets this key unchanged; flax would fold the layer's name into it."""
 
   def __init__(self, key):
     self.key = key
@@ -45,7 +45,7 @@ def has_state(raw, side):
 
 
 def module_of(config, cfg, mode, params):
-  """The module that contracts in a mode; `params` are the sides that are parameters."""
+  """The module that contracts in a mode; `params` has the sides that are parameters."""
   freeze = aqt_flax.FreezerMode
   sides = {}
   for side in ('lhs', 'rhs'):
@@ -135,7 +135,7 @@ WEIGHTS = [6, 9, 2, 1, 1, 1, 1.5, .3, .7, 1]
 
 
 def draw_fwd(d, shapes, dims, inputs):
-  """A contraction that quantizes something, beside unquantized gradients; and the sides that it quantizes."""
+  """A contraction with at least one quantized side and unquantized gradients, and its quantized sides."""
   while True:
     inputs.clear()
     raw = d.raw('fwd', shapes, dims, inputs)
@@ -149,7 +149,7 @@ def draw_fwd(d, shapes, dims, inputs):
 
 
 def give_state(d, raw, quantized, inputs):
-  """Gives calibrations with state to some sides, at least one."""
+  """Gives calibrations with state to at least one side."""
   for side in [side for side in quantized if d.chance(.8)] or quantized[:1]:
     for field in ('bound', 'bias'):
       inputs.pop(f'fwd.{side}.{field}', None)
@@ -158,7 +158,7 @@ def give_state(d, raw, quantized, inputs):
 
 
 def batches(d, count, shape, dtype):
-  """[count, ...] of which each batch is of a kind of its own."""
+  """[count, ...]; each batch has its own kind of data."""
   drawn = [d.data(d.pick(KINDS, WEIGHTS), shape, dtype) for _ in range(count)]
   return np.stack(drawn) if drawn else np.zeros((0,) + shape, draw_lib.FLOATS[dtype])
 
@@ -217,12 +217,12 @@ def layer_bounds(raw, entry, y):
   v = np.abs(exactness.as_f64(y))
   v = np.where(np.isfinite(v), v, 0)
   step = v * 2.0**(1 - exactness.digits(y.dtype)) + float(info.smallest_normal)
-  # The sum with the bias may cancel, so the error stays that of the product.
+  # The bias may cancel the sum, so the error stays that of the product.
   return np.where(error > 0, error + step, 0), doubt | ((error > 0) & (v + error >= float(info.max)))
 
 
 def tolerances(config, taps, calls):
-  """Of layer_in and layer_out."""
+  """The tolerances of layer_in and layer_out."""
   result, given = {'layer_in0': EXACT}, None
   for i, entry in enumerate(calls.products):
     y = np.asarray(taps[f'layer_out{i}'])
@@ -232,14 +232,14 @@ def tolerances(config, taps, calls):
     if i + 1 < len(calls.products):
       if given is None:
         result[f'layer_in{i + 1}'] = tol
-      else:  # what the layer before is given does not reach further
+      else:  # the values given to the previous layer have no further effect
         result[f'layer_in{i + 1}'] = INFO
       given = None if given is None and tol == EXACT else f'layer_in{i + 1}'
   return result
 
 
 def run(case, key):
-  """Records a case that draw() has drawn."""
+  """Records a case from draw()."""
   config, inputs = case.config, case.inputs
   calibrated = 'calibration_batches' in config
   dtype = inputs['x'].dtype
@@ -250,7 +250,7 @@ def run(case, key):
         taps, calls, new = layers.run('CALIBRATE', batch)
         check_sums(calls, config, dtype)
         if len(config['features']) > 1 and not all(t == EXACT for t in tolerances(config, taps, calls).values()):
-          raise Redraw  # the statistics of the layers behind hang on rounding errors
+          raise Redraw  # the statistics of later layers depend on rounding errors
         layers.state = {'stats': new['stats']}
     train, train_calls, _ = layers.run('TRAIN', inputs['x'])
     _, _, converted = layers.run('CONVERT', inputs['x'])
@@ -265,7 +265,7 @@ def run(case, key):
   if watch.passed or power.differs:
     raise Redraw
   if any(nonfinite(served[f'layer_out{i}']) for i in range(len(config['features']) - 1)):
-    raise Redraw  # jax's relu of NaN is NaN, ours 0
+    raise Redraw  # jax's relu of NaN is NaN, ours is 0
   for c in (train_calls, calls):
     check_sums(c, config, dtype)
   count = len(config['features'])
@@ -297,7 +297,7 @@ def run(case, key):
 
 
 def run_dot(case, key):
-  """Records a case that draw_dot() has drawn."""
+  """Records a case from draw_dot()."""
   config, inputs = case.config, case.inputs
   dtype = inputs['lhs'].dtype
   sides = ('lhs', 'rhs')
@@ -312,7 +312,7 @@ def run_dot(case, key):
     train, train_calls, _ = dot.run('TRAIN', *operands)
     _, _, converted = dot.run('CONVERT', *operands)
     frozen = {'aqt': converted.get('aqt', {})}
-    # What is frozen is served, not the parameter.
+    # The frozen tensor is served instead of the parameter.
     zeroed = [np.zeros_like(x) if side in config['params'] and config['fwd'][side]['numerics']['type'] != 'none' else x
               for side, x in zip(sides, operands)]
     mid = config['fwd']['lhs_mid_alpha'] is not None or config['fwd']['rhs_mid_alpha'] is not None

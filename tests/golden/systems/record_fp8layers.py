@@ -2,9 +2,9 @@
 
   PYTHONPATH=ATEX/experimental/xla-fp8-layers record_fp8layers.py --seed=N --out=DIR [--groups=NAME,NAME] [--exact]
 
-DIR gets fp8layers.json and fp8layers.safetensors, in the format that //tests/golden_check reads: cases dense, mlp and
-transformer, which run op by op. --exact shortens the classifiers to three steps whose losses must be equal (up to the
-last bits of f32), and asks for equal numbers of the layer without a bias.
+Writes fp8layers.json and fp8layers.safetensors to DIR, in the format of //tests/golden_check: cases dense, mlp and
+transformer, which run op by op. With --exact the classifiers have only three steps, whose losses must be equal (up to the
+last bits of f32), and the numbers of the layer without a bias must be equal.
 
 Needs NVIDIA atex 00c372b, jax 0.10.2, flax 0.12.8 and optax 0.2.8.
 """
@@ -74,7 +74,7 @@ def dense(rng, name, exact):
   config = {'features': 5, 'in': 8, 'amax_history_length': length, 'dtype': dtype, 'use_bias': use_bias,
             'activation': activation, 'optimizer': optimizer, 'lr': rate, 'loss': 'sum(y*dy)'}
   tolerance = {'atol': .06, 'rtol': .03} if dtype == 'bfloat16' else {'atol': 2e-5, 'rtol': 2e-5}
-  if exact and not use_bias:  # a sum over rows, as the gradient of a bias is, has an order of its own
+  if exact and not use_bias:  # a sum over rows, such as the gradient of a bias, has its own order
     tolerance = {'atol': 0, 'rtol': 0}
   return 'dense.train_steps', config, inputs, expected, tolerance
 
@@ -128,7 +128,7 @@ def mlp(rng, name, exact):
         layer: {k: v for k, v in m.items() if k.endswith('scale')} for layer, m in metas.items()})
     tolerance.update(fp8_params_after_step0={'atol': .001, 'rtol': .02}, fp8_scales_final={'atol': 0, 'rtol': 1.0})
   config = {'layers': sizes, 'optimizer': 'adam lr=0.01', 'steps': steps, 'batch': batch, 'dtype': dtype, 'fp8': fp8}
-  if exact:  # so short that no rounding has grown
+  if exact:  # short enough that rounding errors do not grow
     for key in ('x', 'labels'):
       inputs[key] = inputs[key][:3]
     config['steps'], expected = 3, {'loss': expected['loss'][:3]} | (

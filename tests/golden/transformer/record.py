@@ -4,8 +4,8 @@
   python record.py FOLDER
 
 writes initial.safetensors (parameters and batches) and steps.safetensors (loss, logits and all gradients of every step).
-Everything is computed in f64 and stored as f32, rounded once. Recorded with jax 0.10.2 and numpy 2.4.6 on a CPU. The
-model is written down here again, in plain jax.numpy, from the formulas in the headers of aqt/nn.
+Everything is computed in f64 and stored as f32, rounded once. Recorded with jax 0.10.2 and numpy 2.4.6 on a CPU. The model is
+implemented again in plain jax.numpy, from the formulas in the headers of aqt/nn.
 """
 import json
 import pathlib
