@@ -298,12 +298,14 @@ def speed_picture(data):
     found = {comparison.title: lines for threads, comparison, lines in summary(data) if threads == 1}
     bars = [(label, geomean([line.ratio for line in found[title]]), sorted({library(line.peer) for line in found[title]}))
             for title, label in HEADLINES if title in found]
-    left, row, top = 290, 24, 44
+    left, row, top = 290, 24, 60
     scale = 400 / max([2.0] + [mean for _, mean, _ in bars])
     height = top + row * len(bars) + 10
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + 640}" height="{height}" font-family="sans-serif" '
            'font-size="13">', '<rect width="100%" height="100%" fill="white"/>',
-           f'<text x="{left}" y="18" font-weight="bold">time of the fastest peer / our time, one thread (above 1: we are faster)</text>']
+           f'<text x="{left}" y="18" font-weight="bold">time of the fastest peer / our time, one thread (above 1: we are faster)</text>',
+           f'<text x="{left}" y="35" font-size="11">geometric mean over shapes; {data["machine"]["processor"]}, '
+           f'{data["machine"].get("target", "")}; {data["date"]}</text>']
     for i, (label, mean, peers) in enumerate(bars):
         y = top + row * i
         label, peers = (text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;") for text in (label, ", ".join(peers)))

@@ -70,7 +70,7 @@ absl::StatusOr<Array> TrainAndServe(const std::vector<SlotValues>& batches, cons
   AQT_ASSIGN_OR_RETURN(SlotValues params, nn::InitParams(LossFn, {x, labels}, MakeKey(0)));
   AQT_ASSIGN_OR_RETURN(nn::Trainer trainer, nn::Trainer::Make(quantized, nn::Sgd{.learning_rate = 0.05}, params, MakeKey(1)));
   for (const SlotValues& batch : batches) AQT_RETURN_IF_ERROR(trainer.Step(batch).status());
-  AQT_RETURN_IF_ERROR(trainer.Save(io::LocalFileSystem(), "state.safetensors"));  // Restore() goes on
+  AQT_RETURN_IF_ERROR(trainer.Save(io::LocalFileSystem(), "state.safetensors"));  // Restore() continues
 
   const nn::AdamW optimizer = {
       .learning_rate = nn::WarmupCosineSchedule{.peak_value = 3e-3, .warmup_steps = 10, .decay_steps = 200},
@@ -88,7 +88,7 @@ absl::StatusOr<Array> TrainAndServe(const std::vector<SlotValues>& batches, cons
   AQT_RETURN_IF_ERROR(nn::SaveState(io::LocalFileSystem(), "served.safetensors", {frozen, {}}));
 
   kernels::ThreadPool pool(4);
-  const UseExecutor threads(&pool);  // for all that runs while it lives; bits do not depend on it
+  const UseExecutor threads(&pool);  // during its lifetime; bits do not depend on it
 
   AQT_ASSIGN_OR_RETURN(nn::StateFile file, nn::LoadState(io::LocalFileSystem(), "served.safetensors"));
   AQT_ASSIGN_OR_RETURN(Program one_row, Trace(ModelFn, {{x.slot, {DType::kF32, {1, 64}}}}));
