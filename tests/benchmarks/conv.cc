@@ -53,7 +53,7 @@ struct Conv {
   }
 };
 
-// A convolution's operands and results, ours or a peer's.
+// The operands and results of a convolution, ours or a peer's.
 struct Arrays {
   explicit Arrays(const Conv& c)
       : x(testing::RandomArray(c.x(), 1, -0.5, 0.5)),

@@ -4,7 +4,7 @@
 //   fp8           both sides e4m3
 //   (who "aqt:program": the same in a PreparedProgram)
 //   prepare       quantizing and packing the weights
-// and the f32 products of gemm, which ratio_f32 compares with.
+// and the f32 products of gemm, the reference of ratio_f32.
 //
 //   bazel run //tests/benchmarks:dot_general [-- --filter weights_only --shapes 1x4096x4096]
 
@@ -48,7 +48,7 @@ DotGeneral Grouped(DotGeneral config) {
   return config;
 }
 
-// A program of this one contraction, which serves the prepared weights.
+// A program of this single contraction with prepared weights.
 absl::StatusOr<Call> Served(const DotGeneral& config, OperandsPtr data, Executor* executor) {
   if (executor != nullptr) return absl::UnavailableError("one thread is enough to see what a program costs");
   const Product& p = data->product();
@@ -89,7 +89,7 @@ absl::Status Add(const std::string& shape, std::vector<Row>& rows) {
     rows.push_back({"forward", cls, p.name(), dtype, "aqt", work,
                     [=](Executor* executor) { return PlanForward(config, data, true, executor); }});
   };
-  // A program costs the same for every shape: few rows show it.
+  // The overhead of a program does not depend on the shape: it shows with few rows.
   const auto add_program = [&](const std::string& cls, const std::string& dtype, const DotGeneral& config) {
     if (p.m > 8 || p.batch > 1) return;
     rows.push_back({"forward", cls, p.name(), dtype, "aqt:program", {.ops = p.ops()}, [=](Executor* executor) {
@@ -98,7 +98,7 @@ absl::Status Add(const std::string& shape, std::vector<Row>& rows) {
   };
   const bool groups = p.batch == 1 && p.k % kGroup == 0;
   const Work s8 = {.unit = Work::Unit::kS8, .reads = weights}, s4 = {.unit = Work::Unit::kS8, .reads = weights / 2};
-  // A float is three digits of 8 bits, which costs less than one product of floats. vpmaddwd takes two of them at once.
+  // A float has three 8-bit digits, which cost less than one float product. vpmaddwd processes two of them at once.
   const kernels::Target target = kernels::BestTarget();
   const bool has_bytes = target.Has(kernels::Capability::kAvx512Vnni) || target.Has(kernels::Capability::kAmxInt8) ||
                          (target.Has(kernels::Capability::kAvxVnni) && !target.Has(kernels::Capability::kAvx512));

@@ -9,8 +9,8 @@ namespace aqt::benchmarks {
 
 using EigenMatMul = void (*)(const MatMul& shape, const float* a, const float* b, float* c, int threads);
 
-// Eigen compiled for AVX-512 or for AVX2 and FMA; null on a machine without both. `allow_avx512` false: as on a machine
-// without AVX-512.
+// Eigen compiled for AVX-512 or for AVX2 and FMA; null on a machine without both. With `allow_avx512` false, behaves as
+// on a machine without AVX-512.
 EigenMatMul FindEigenMatMul(bool allow_avx512);
 
 }  // namespace aqt::benchmarks

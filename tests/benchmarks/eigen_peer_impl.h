@@ -1,5 +1,5 @@
-// Compiled once for each instruction set. The flags rename the namespace Eigen (-DEigen=...), so that the linker does
-// not take one's templates for the other's. Nothing else is included, for the same reason.
+// Compiled once for each instruction set. The flags rename the namespace Eigen (-DEigen=...), so that the linker keeps
+// their templates apart. For the same reason no other header is included.
 #include <Eigen/Core>
 
 #include "tests/benchmarks/matmul.h"

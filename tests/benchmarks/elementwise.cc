@@ -1,6 +1,6 @@
-// Programs without products (elementwise_programs.h), each in one call of an Executable, again and again on the same
-// memory. A shape is ROWSxCOLUMNS; the name of the program stands in place of a dtype. `roof` is the rate at which
-// arguments are read and outputs are written, each once, as a part of the rate of a copy of as many bytes.
+// Programs without products (elementwise_programs.h), each in one call of an Executable, repeated on the same memory. A
+// shape is ROWSxCOLUMNS; the name of the program replaces the dtype. `roof` is the rate of reading arguments and
+// writing outputs, each once, as a fraction of the rate of a copy of the same number of bytes.
 
 #include <cstdint>
 #include <functional>
@@ -40,7 +40,7 @@ absl::Status Add(const std::string& shape, std::vector<Row>& rows) {
   }
   for (ProgramCase& program : ElementwisePrograms(num_rows, columns)) {
     const auto shared = std::make_shared<const ProgramCase>(std::move(program));
-    // As much is copied as half of all bytes.
+    // The copy has half of all bytes: each is read and written.
     const Work work = {.copies = shared->bytes() / 2};
     rows.push_back({"", "elementwise", shape, shared->name, "aqt", work,
                     [shared](Executor* executor) { return Call(*shared, executor); }});

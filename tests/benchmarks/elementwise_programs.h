@@ -1,7 +1,7 @@
 #ifndef TESTS_BENCHMARKS_ELEMENTWISE_PROGRAMS_H_
 #define TESTS_BENCHMARKS_ELEMENTWISE_PROGRAMS_H_
 
-// Programs without products, which run fused: each argument is read once, and each output written once.
+// Programs without products that run fused: each argument is read once, and each output is written once.
 
 #include <cstdint>
 #include <vector>
@@ -10,7 +10,7 @@
 
 namespace aqt::benchmarks {
 
-// On matrices of f32 with so many rows and columns, and "chain_bf16" on one of bf16 with as many bytes:
+// On f32 matrices with `rows` and `columns`; "chain_bf16" on a bf16 matrix of the same size in bytes:
 //   chain     max(1.5 x + 0.25 - 1, 0) * 0.5 + 3
 //   softmax   of the rows
 //   norm      of the rows: (x - mean) / (variance + 1e-5) * gain + bias

@@ -1,5 +1,5 @@
-// Products of operands as they are, without quantization: s8 x s8 -> s32, bf16 and f32, ours beside Eigen and oneDNN.
-// Class "packed": the weights were packed beforehand; "product": plain arrays.
+// Products without quantization: s8 x s8 -> s32, bf16 and f32, ours beside Eigen and oneDNN. Class "packed": the
+// weights were packed beforehand; "product": plain arrays.
 //
 //   bazel run //tests/benchmarks:gemm [-- --filter s8 --threads 1,2]
 
@@ -35,7 +35,7 @@ absl::StatusOr<Call> PackedS8(OperandsPtr data, Executor* executor) {
   const Array x = data->x(DType::kS8), w = data->w(DType::kS8);
   struct State {
     Array x;
-    std::shared_ptr<void> lhs, rhs;  // as arrays have them, in huge pages if they are large
+    std::shared_ptr<void> lhs, rhs;  // like arrays, in huge pages if large
     ArrayBuilder out;
     kernels::GemmArgs args;
   };

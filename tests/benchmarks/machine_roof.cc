@@ -29,7 +29,7 @@ double BestSeconds(int rounds, absl::FunctionRef<void()> run) {
 
 #ifdef __x86_64__
 
-// All that this machine can run, whatever the kernels use.
+// All targets of this machine, regardless of AQT_MAX_TARGET.
 Instructions InProcessor() {
   kernels::Target all;
   for (const kernels::Target target : kernels::SupportedTargets()) all = all | target;
@@ -46,7 +46,7 @@ constexpr int64_t kIterations = 20000;
 #define AQT_ALL_XMM                                                                                                \
   "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12",       \
   "xmm13", "xmm14", "xmm15"
-// 12 independent chains of op(r), r the accumulator: enough for a latency of 6 at two per cycle.
+// 12 independent chains of op(r), where r is the accumulator: enough for a latency of 6 at two per cycle.
 #define AQT_TWELVE(op) op(2) op(3) op(4) op(5) op(6) op(7) op(8) op(9) op(10) op(11) op(12) op(13)
 #define AQT_LOOP(op)                                                                                               \
   int64_t n = kIterations;                                                                                         \
@@ -103,7 +103,7 @@ void TileBf16() { AQT_TILE_LOOP("tdpbf16ps"); }
 
 constexpr double kVectorInstructions = 12.0 * kIterations, kTileInstructions = kIterations;
 
-// `products` multiplications and additions for each instruction.
+// Each instruction has `products` multiplications and additions.
 Roof Measure(const char* instruction, double products, double instructions, void (*loop)()) {
   return {instruction, 2e-9 * products * instructions / BestSeconds(200, loop)};
 }
@@ -164,7 +164,7 @@ void ReadBytes(const char* data, int64_t steps) {
     std::memcpy(&word, data + 8 * i, 8);
     sum += word;
   }
-  __asm__ volatile("" : : "r"(sum));  // as if it were used
+  __asm__ volatile("" : : "r"(sum));  // pretends to use it
 }
 
 constexpr int64_t kStep = 512;
@@ -184,7 +184,7 @@ double GBps(int64_t bytes, Executor* executor, absl::FunctionRef<void(int64_t of
   return 1e-9 * static_cast<double>(passes * threads * steps * kStep) / best;
 }
 
-// Pages of its own: memory that nobody has written may be one page of zeros, again and again.
+// Writes the memory so that it has its own pages: unwritten memory may map to a single page of zeros.
 std::shared_ptr<char> Touched(int64_t bytes) {
   const int64_t size = (bytes / kStep + 64) * kStep;
   const std::shared_ptr<void> data = AllocateUninitialized(size);

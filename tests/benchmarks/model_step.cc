@@ -1,10 +1,10 @@
-// The whole training step of small models: forward, backward and update. peers/run_jax.py has the same models. A class
-// is a model:
+// The complete training step of small models: forward, backward and update. peers/run_jax.py has the same models. A
+// class is a model:
 //   transformer   a language model over bytes; a shape is BATCHxLENGTHxWIDTHxLAYERS. Heads of 64 features, 4 x WIDTH
-//                 features between both products behind the attention, no biases; SGD
+//                 features between the two products after the attention, no biases; SGD
 //   digits        dense layers, relu between them, softmax cross entropy, SGD with momentum; a shape is
 //                 BATCHxFEATURES-LAYER-...-LAYER
-// dtype says what products are computed in:
+// dtype is the number format of products:
 //   f32
 //   bf16          Amp: parameters in f32
 //   int8          FullyQuantized in every product with a parameter, rounding to nearest
@@ -12,7 +12,7 @@
 //   int8_fast     the same with NOISE_KIND_FAST
 //   fp8           e4m3 forward, e5m2 backward, in the same products
 //   bf16_fp8      both
-// Operations are those of the products.
+// Only operations of products are counted.
 //
 //   bazel run //tests/benchmarks:model_step [-- --threads 1,2]
 //   AQT_VERBOSE=profile bazel run //tests/benchmarks:model_step -- --filter transformer/.*/int8/1 --rounds 1
@@ -61,7 +61,7 @@
 namespace aqt::benchmarks {
 namespace {
 
-// A model's loss as a function to trace, what it reads, and where it is quantized.
+// A model's loss as a function to trace, its inputs, and its quantized products.
 struct Loss {
   std::function<std::vector<Value>(absl::Span<const Value>)> fn;
   std::vector<Input> inputs;

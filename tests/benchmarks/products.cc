@@ -38,7 +38,7 @@ Shape WithBatch(int64_t batch, int64_t rows, int64_t cols) {
 
 const float* Floats(const Array& array) { return static_cast<const float*>(array.data()); }
 
-// Peers' instructions follow the cap on ours.
+// The cap on our instructions also applies to peers.
 EigenMatMul Eigen() {
   static const EigenMatMul matmul = FindEigenMatMul(InstructionsOf(kernels::BestTarget()).avx512);
   return matmul;

@@ -1,8 +1,8 @@
 #ifndef TESTS_BENCHMARKS_PRODUCTS_H_
 #define TESTS_BENCHMARKS_PRODUCTS_H_
 
-// Matrix products for the benchmarks: shapes, operands, and the rows of float products, ours and peers', that the
-// quantized ones are compared with.
+// Matrix products for the benchmarks: shapes, operands, and the rows of float products, ours and peers', which are the
+// reference of the quantized ones.
 
 #include <cstdint>
 #include <functional>
@@ -35,8 +35,8 @@ struct Product {
   double ops() const { return 2.0 * static_cast<double>(batch * m * k) * static_cast<double>(n); }
 };
 
-// The operands of a product, and a gradient of its output: made when they are first needed, shared by all rows of a
-// shape, and freed with the last one.
+// The operands of a product, and a gradient of its output. They are made on first use, shared by all rows of a shape,
+// and freed with the last row.
 class Operands {
  public:
   explicit Operands(const Product& product) : product_(product) {}
@@ -53,7 +53,7 @@ class Operands {
 };
 using OperandsPtr = std::shared_ptr<Operands>;
 
-// What is timed, and what keeps its data alive.
+// The timed function, and the owner of its data.
 using Call = std::function<void()>;
 
 // out = x . w by a DotGeneralPlan of this configuration, with the weights prepared beforehand or not.

@@ -1,7 +1,7 @@
 #ifndef TESTS_BENCHMARKS_PROGRAM_CASE_H_
 #define TESTS_BENCHMARKS_PROGRAM_CASE_H_
 
-// A program that is timed.
+// A program to be timed.
 
 #include <cstdint>
 #include <string>
@@ -17,13 +17,13 @@ struct ProgramCase {
   std::string name;
   Program program;
   std::vector<Array> args;
-  int updated = 0;  // so many outputs are computed in the memory of the first arguments
+  int updated = 0;  // this many outputs use the memory of the first arguments
 
   // Of all arguments and outputs.
   int64_t bytes() const;
 };
 
-// It with memory for its outputs, ready to run again and again.
+// The program with memory for its outputs, ready to run repeatedly.
 class PreparedCase {
  public:
   explicit PreparedCase(ProgramCase source, const ExecutableOptions& options = {});

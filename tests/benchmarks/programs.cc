@@ -1,13 +1,10 @@
-// Whole programs: an Executable, fused and not, beside Eval, on one thread. Elementwise programs
-// (elementwise_programs.h) on 16 MiB take turns with a copy of 16 MiB, so that neither finds its data in a cache: the
-// last column is the rate at which arguments are read and outputs are written, each once, as a part of the copy's.
-// `step` is a training step of 64-320-256-10 with 32 rows and momentum.
-//
-// Then the same step in mixed precision and in scaled arithmetic, in turns with the plain one. `casts` is the time of a
-// program of only the step's casts; the last column is the step's time without them, as a multiple of the plain step's.
-//
-// Then served layers, a product with bias and activation: what follows the product as a step of its own, and as its
-// epilogue.
+// Complete programs: an Executable, fused and not fused, beside Eval, on one thread. Elementwise programs
+// (elementwise_programs.h) on 16 MiB alternate with a copy of 16 MiB, so that neither finds its data in a cache. The
+// last column is the rate of reading arguments and writing outputs, each once, as a fraction of the copy's rate. `step`
+// is a training step of 64-320-256-10 with 32 rows and momentum. Then the same step in mixed precision and in scaled
+// arithmetic, alternating with the plain step. `casts` is the time of a program with only the step's casts; the last
+// column is the step's time without them, as a multiple of the plain step's. Then served layers, a product with bias
+// and activation, with the operations after the product as a separate step and as its epilogue.
 //
 //   bazel run //tests/benchmarks:programs [-- ROUNDS [PROGRAM]]
 
@@ -113,7 +110,7 @@ std::vector<Case> Cases() {
   return cases;
 }
 
-// The casts of a program, each of an argument of its own.
+// The casts of a program, each with its own argument.
 Case CastsOf(const Program& program) {
   std::vector<Array> args;
   std::vector<DType> dtypes;
@@ -191,7 +188,7 @@ void Layers(int rounds) {
   }
 }
 
-// Of all programs, or of the one with this name. Returns whether there is one.
+// Measures all programs, or the one with this name. Returns false if there is none.
 bool Main(int rounds, absl::string_view name) {
   std::vector<Case> cases = Cases();
   if (!name.empty()) std::erase_if(cases, [&](const Case& c) { return c.name != name; });

@@ -1,6 +1,6 @@
-// What reads or writes each number once: ranges, quantizers, packers, noise. Ours (the machine's best target), each
-// lower target ("aqt:avx2"), and the plain version ("aqt:reference"). `roof` is the share of a read probe's, or of a
-// copy probe's, bandwidth over as many bytes of floats; `gops` of noise are draws per nanosecond. A shape is
+// Operations that read or write each number once: ranges, quantizers, packers, noise. Ours (the machine's best target),
+// each lower target ("aqt:avx2"), and the plain version ("aqt:reference"). `roof` is the fraction of the bandwidth of a
+// read or copy probe over the same number of bytes of floats; `gops` of noise are draws per nanosecond. A shape is
 // ROWSxCOLUMNS: in L2 and in memory.
 //
 //   bazel run //tests/benchmarks:quantize [-- --filter quantize_row --shapes 64x1024]
@@ -46,7 +46,7 @@ using kernels::Target;
 using Call = std::function<void()>;
 constexpr int64_t kGroup = 32;
 
-// A matrix of floats with buffers for whatever is made of it.
+// A float matrix with buffers for the results.
 struct Data {
   Data(DType dtype, int64_t rows, int64_t cols)
       : x(testing::RandomArray({dtype, {rows, cols}}, 1, -8, 8)),
@@ -68,7 +68,7 @@ struct Data {
 };
 using DataPtr = std::shared_ptr<Data>;
 
-// The same call, with the memory that it uses.
+// `call`, which keeps `memory` alive.
 Call Holding(std::vector<std::shared_ptr<void>> memory, Call call) {
   return [memory = std::move(memory), call = std::move(call)] { call(); };
 }
@@ -116,7 +116,7 @@ Call QuantizeE4M3(const DataPtr& d, const Target* target) {
   return Holding({d}, [=, t = *target] { kernels::QuantizeE4M3(args, t); });
 }
 
-// By the rules of AQT, as contractions of e4m3 do.
+// With AQT's rules, as in e4m3 contractions.
 Call QuantizeFp8(const DataPtr& d, Executor*) {
   kernels::QuantizeFp8Args args;
   args.x = d->matrix();
@@ -137,7 +137,7 @@ Call DequantizeE4M3(const DataPtr& d, const Target* target) {
   return Holding({d}, [=, t = *target] { kernels::DequantizeE4M3(args, t); });
 }
 
-// Absmax of each row, scale, round, pack for the product: what a dynamic int8 contraction does to its activations.
+// Absmax of each row, scale, round, pack for the product: the steps of a dynamic int8 contraction for its activations.
 Call QuantizePack(const DataPtr& d, Executor* executor) {
   const kernels::GemmKernel& kernel = kernels::ChooseGemm({}, kernels::BestTarget(), d->rows());
   const std::shared_ptr<void> panels = AllocateAligned(kernel.lhs.PackedBytes(d->rows(), d->cols()));
@@ -150,7 +150,7 @@ Call QuantizePack(const DataPtr& d, Executor* executor) {
   });
 }
 
-// What the converter does to a weight: int4 in groups of 128, as words.
+// The converter's steps for a weight: int4 in groups of 128, packed into words.
 Call ConvertInt4(const DataPtr& d, Executor* executor) {
   const compressed_tensors::WeightScheme scheme = {
       .num_bits = 4, .strategy = compressed_tensors::Strategy::kGroup, .group_size = 128};
@@ -171,7 +171,7 @@ absl::Status Add(const std::string& shape, std::vector<Row>& rows) {
     return absl::InvalidArgumentError(
         absl::StrCat(shape, " is not a shape; expected ROWSxCOLUMNS, columns a multiple of 128, as in 64x1024"));
   }
-  // The floats that are read, or written.
+  // Whether the floats are only read, or read and written.
   enum class Bytes { kRead, kCopied };
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     const std::string name(ToString(dtype));

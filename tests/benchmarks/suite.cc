@@ -42,8 +42,8 @@ struct Flags {
   bool list = false;
 };
 
-// Runs on the first `n` of the CPUs that the process may use. Threads that start later inherit this, ours and those of
-// the peers.
+// Runs on the first `n` of the CPUs that the process may use. Threads that start later inherit this, both ours and the
+// peers'.
 absl::Status UseCpus(const cpu_set_t& allowed, int n) {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -178,9 +178,9 @@ class Program {
     for (size_t i = 0; i < calls.size(); ++i) {
       benchmark::RegisterBenchmark(results[i].name().c_str(),
                                    [&call = calls[i], threads](benchmark::State& state) {
-                                     // The threads of another row may still wait for work without sleeping.
+                                     // The threads of another row may still spin for work.
                                      if (threads > 1) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-                                     call();  // The caches hold what the row before read.
+                                     call();  // The caches still hold the previous row's data.
                                      for (auto _ : state) call();
                                    })
           ->UseRealTime()

@@ -24,7 +24,7 @@
 
 namespace aqt::benchmarks {
 
-// What the probes say about the machine, or about `threads` cores of it.
+// The probes' results for the machine, or for `threads` of its cores.
 struct Roofs {
   double f32_gops = 0, bf16_gops = 0, s8_gops = 0;  // 0: not known
 };

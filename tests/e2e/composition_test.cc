@@ -24,7 +24,7 @@ const Slot kX{SlotKind::kData, "x"}, kT{SlotKind::kData, "t"};
 
 Slot Param(const char* name) { return {SlotKind::kParam, name}; }
 
-// Of layers in 8-bit floats, or a plain one that a rule may quantize.
+// A layer in 8-bit floats, or a plain one that a rule may quantize.
 Value Product(const Value& x, const Value& w, bool fp8) {
   if (!fp8) return ops::MatMul(x, w);
   const std::string name = CurrentScope();
@@ -61,7 +61,7 @@ Array Normal(const Shape& shape, float deviation, std::mt19937& random) {
   return Array::FromSpan<float>(values, shape);
 }
 
-// Three clouds of points, and parameters to start with.
+// Three clouds of points, and initial parameters.
 SlotValues Data() {
   std::mt19937 random(7);
   const Array centers = Normal({kClasses, kIn}, 2, random), noise = Normal({kRows, kIn}, 0.5f, random);
@@ -82,7 +82,7 @@ SlotValues Data() {
 
 enum class Quantization { kNone, kInt8, kFp8, kFp8Current, kFp8Delayed, kFp8Layers };
 
-// What a rule injects.
+// The injected configuration.
 DotGeneral Recipe(Quantization quantization) {
   switch (quantization) {
     case Quantization::kInt8: return *FullyQuantized({.use_stochastic_rounding = false});
@@ -97,13 +97,13 @@ const std::vector<Slot> kParams = {Param("w1"), Param("b1"), Param("w2")};
 
 class Composition : public testing::TestWithParam<std::tuple<Quantization, std::optional<DType>, bool>> {
  protected:
-  // The step as docs/precision.md orders it: the stages before the gradient.
+  // The stages before the gradient, in the order of docs/precision.md.
   static Pipeline LossStages() {
     const auto [quantization, compute, scaled] = GetParam();
     Pipeline pipeline;
     if (compute.has_value()) {
       AmpOptions amp{.compute_dtype = *compute};
-      // The integer sums of a quantized contraction do not fit f16 (docs/precision.md).
+      // The integer sums of a quantized contraction overflow f16 (docs/precision.md).
       if (quantization != Quantization::kNone) amp.policy["dot_general"] = UsePrecision(DType::kBF16);
       pipeline.Add(StageKind::kAmp, "amp", [amp](const Program& p) { return Amp(p, amp); });
     }
@@ -123,7 +123,8 @@ double NumberOf(const SlotValues& out, const Slot& slot) {
   return Cast(AsArrays(out, DType::kF32)->at(slot), DType::kF64).View<double>()[0];
 }
 
-// By a trainer, which runs the step as an Executable. The momentum has no scale: it is what the step reads and writes.
+// With a trainer, which runs the step as an Executable. The momentum has no scale: the step reads and writes it
+// unscaled.
 TEST_P(Composition, Trains) {
   const Program classifier = Classifier(has_layers());
   const nn::Sgd sgd{.learning_rate = 0.2, .momentum = 0.5};

@@ -65,7 +65,7 @@ std::vector<Input> Inputs() {
   return {{kX, {DType::kF32, {kRows, kFeatures}}}, {kLabels, {DType::kF32, {kRows, kClasses}}}};
 }
 
-// The examples of these numbers; the class is the number of the largest of the first features.
+// The examples with these numbers. The class is the index of the largest of the first features.
 SlotValues Batch(const std::vector<int64_t>& rows) {
   static const Array& all = *new Array(RandomArray({DType::kF32, {kExamples, kFeatures}}, 3));
   const auto count = static_cast<int64_t>(rows.size());
@@ -78,7 +78,7 @@ SlotValues Batch(const std::vector<int64_t>& rows) {
   return {{kX, std::move(x).Build()}, {kLabels, std::move(labels).Build()}};
 }
 
-// All is in int8: whatever a parameter takes is a sum of s32.
+// Everything is in int8: each parameter's gradient is an s32 sum.
 Values Int8Model(In in) {
   const auto dense = [](const Value& x, const char* name, int64_t features) {
     return nn::Dense(x, name, {.features = features, .use_bias = false});
@@ -127,7 +127,7 @@ absl::StatusOr<nn::Trainer> MakeTrainer(const Problem& problem, Collective* coll
                             .data_parallel = options});
 }
 
-// A training by all processes, and the same in this process alone.
+// A training by all processes, and the same training in this process alone.
 class Pair {
  public:
   static absl::StatusOr<Pair> Make(Collective& collective, const Problem& problem, FloatSums float_sums) {
@@ -143,7 +143,7 @@ class Pair {
     return absl::OkStatus();
   }
 
-  // Parts of the state of kind and path; all of them have the same bits. Internal otherwise, and if there are none.
+  // OK if all parts of the state with this kind and path have the same bits. Internal if not, or if there are none.
   absl::Status ExpectSameState(absl::string_view path = "") const {
     int compared = 0;
     for (const auto& [slot, expected] : one_.state()) {
@@ -206,7 +206,7 @@ absl::Status CheckInt8Training(Collective& collective) {
     for (int step = 0; step < 20; ++step) {
       AQT_RETURN_IF_ERROR(pair.Step());
       AQT_RETURN_IF_ERROR(pair.ExpectSameState());
-      // The mean of positive numbers: the bound of a reduce_sum (data_parallel.h), and the division on both sides.
+      // The mean of positive numbers: the bound of a reduce_sum (data_parallel.h), plus the division on both sides.
       AQT_RETURN_IF_ERROR(pair.ExpectLossWithin((kRows / 8.0 + collective.size() + 8 + 2) * kUnit));
     }
   }
@@ -243,9 +243,9 @@ absl::Status CheckFloatGradients(Collective& collective) {
     if (slot.kind != SlotKind::kStat) continue;
     const bool bias = absl::StrContains(slot.path, "bias");
     const int64_t processes = collective.size();
-    // Cotangents of rows are the same; their sums have the bound of data_parallel.h. Those of the logits of a row have
-    // magnitudes that add up to at most 2 / rows (a softmax less a label); a hidden value's is this times a weight at
-    // most, and weights are below 1. They meet features below 2.
+    // Cotangents of rows are equal; their sums have the bound of data_parallel.h. The magnitudes of the logits'
+    // cotangents in a row add up to at most 2 / rows (a softmax minus a label). The cotangent of a hidden value is at
+    // most this times a weight, and weights are below 1. They are multiplied by features below 2.
     const double terms = bias ? kRows / 8.0 + processes + 8 : kRows + kRows / processes + processes;
     const double largest_sum = kRows * (2.0 / kRows) * 2;
     for (int64_t i = 0; i < expected.num_elements(); ++i) {
@@ -261,7 +261,7 @@ absl::Status CheckFloatGradients(Collective& collective) {
 
 namespace {
 
-// Fp8Update again and again, of tensors whose rows are divided.
+// Repeated Fp8Update of tensors whose rows are divided.
 absl::Status CheckShardedAmax(Collective& collective) {
   const Slot scale{SlotKind::kStat, "scale"}, history{SlotKind::kStat, "history"};
   const Aval x{DType::kBF16, {kRows, 7}};
@@ -295,14 +295,14 @@ absl::Status CheckShardedAmax(Collective& collective) {
 
 absl::Status CheckFp8(Collective& collective) {
   AQT_RETURN_IF_ERROR(CheckShardedAmax(collective));
-  // In the first step only the parameters differ, whose gradients are float sums: the statistics do not.
+  // In the first step only the parameters differ, because their gradients are float sums. The statistics are equal.
   for (const Problem& problem : {Problem{"fp8 layers", Fp8Model},
                                  Problem{"fp8 by rule", FloatModel, "rules { dot_general { base: 'fp8_delayed' } }"}}) {
     AQT_ASSIGN_OR_RETURN(Pair pair, Pair::Make(collective, problem, FloatSums::kReduce));
     AQT_RETURN_IF_ERROR(pair.Step());
     AQT_RETURN_IF_ERROR(pair.ExpectSameState("amax_history"));
     if (problem.model != Fp8Model) continue;
-    // Later, scales are powers of two of largest magnitudes that differ in their last bits at most.
+    // Later, scales are powers of two of largest magnitudes, which differ at most in their last bits.
     for (int step = 0; step < 10; ++step) AQT_RETURN_IF_ERROR(pair.Step());
     AQT_RETURN_IF_ERROR(pair.ExpectSameState("_scale"));
   }
@@ -334,7 +334,7 @@ absl::Status CheckFailures(Collective& collective) {
     if (!is_kind || !absl::StartsWith(status.message(), who) || !absl::StrContains(status.message(), what)) {
       return pair.Fail(absl::StrCat("a failing step: ", status.ToString()));
     }
-    // All go on from where they were.
+    // All continue from their state.
     AQT_RETURN_IF_ERROR(trainer.Step(batch).status());
     for (const auto& [slot, array] : pair.one().state()) {
       if (!BitEqual(array, trainer.state().at(slot))) return pair.Fail(slot.ToString() + " differs after a failure");

@@ -1,4 +1,4 @@
-// Training on several processes, with threads in their place.
+// Training on several processes, simulated by threads.
 
 #include <string>
 

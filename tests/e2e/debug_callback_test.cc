@@ -36,7 +36,7 @@ using Values = std::vector<Value>;
 
 const Slot kX{SlotKind::kData, "x"}, kY{SlotKind::kData, "0"}, kGrad{SlotKind::kData, "grad(x)"};
 
-// What callbacks saw, as "1,2" or "1,2 * 4".
+// The values passed to callbacks, as "1,2" or "1,2 * 4".
 class Log {
  public:
   DebugFunction Writer(const std::string& name = "") {
@@ -57,7 +57,7 @@ class Log {
 Program TraceOf(TracedFunction fn) { return *Trace(fn, {{{kX, {DType::kF32, {2}}}}}); }
 const Array kOneTwo = Array::Of<float>({1, 2}, {2});
 
-// The scale of a * 4 is that of a, times 4: as in the test of the original.
+// The scale of a * 4 is that of a, times 4, as in the original's test.
 TEST(DebugCallback, SeesDataAndScale) {
   Log log;
   const Program program = TraceOf([&](In in) {
@@ -74,8 +74,8 @@ TEST(DebugCallback, SeesDataAndScale) {
   EXPECT_EQ(out.at(ScaleSlot(kY)).View<float>()[0], 12);
 }
 
-// An Executable calls it in each run, and Dce keeps it as long as its result is used. Arrays may be kept, although the
-// memory of their values is used again.
+// An Executable calls it in each run, and Dce keeps it if its result is used. Arrays may be kept, although the memory
+// of their values is reused.
 TEST(DebugCallback, UnderAnExecutable) {
   Log log;
   const Program program = Dce(TraceOf([&](In in) {
@@ -104,7 +104,7 @@ TEST(DebugCallback, SeesGradients) {
   const Program step = *ValueAndGrad(loss, {{0}});
   EXPECT_TRUE(BitEqual(EvalSlots(step, {{kX, kOneTwo}})->at(kGrad), Array::Of<float>({2, 4}, {2})));
   EXPECT_THAT(log.Take(), ElementsAre("x{1, 2}", "dx{2, 4}"));
-  // 2 x, a sum of two equal gradients: data and scale of which the product is 2 * 8 * data.
+  // 2 x, a sum of two equal gradients: the product of data and scale is 2 * 8 * data.
   const Program scaled = *Scalify(step, {.rules = {.scale_dtype = DType::kF32}, .scaled_inputs = {{kX, DType::kF32}}});
   const SlotValues values = {{kX, kOneTwo}, {ScaleSlot(kX), Array::Scalar(8.0f)}};
   EXPECT_TRUE(EvalSlots(scaled, values).ok());

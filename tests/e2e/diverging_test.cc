@@ -1,5 +1,5 @@
-// The failures and cures of docs/diverging.md. Configurations and code are those of the page, and the page's numbers
-// are those found here.
+// The failures and cures of docs/diverging.md. Configurations and code come from the page, and the page's numbers are
+// checked.
 
 #include <algorithm>
 #include <cmath>
@@ -43,7 +43,7 @@ std::string Page() {
   return text.ok() ? *text : "";
 }
 
-// The blocks of this language behind a heading, up to the next one.
+// The blocks of this language after a heading, up to the next heading.
 std::vector<std::string> Blocks(absl::string_view heading, absl::string_view language) {
   std::vector<std::string> blocks;
   const std::vector<std::string> sections = absl::StrSplit(Page(), "\n## ");
@@ -57,7 +57,7 @@ std::vector<std::string> Blocks(absl::string_view heading, absl::string_view lan
   return blocks;
 }
 
-// The numbers of the row of the page's table that names this failure.
+// The numbers in the row of the page's table for this failure.
 std::vector<double> Row(absl::string_view failure) {
   const std::string page = Page();
   for (const absl::string_view line : absl::StrSplit(page, '\n')) {
@@ -72,8 +72,8 @@ std::vector<double> Row(absl::string_view failure) {
   return {};
 }
 
-// The page has two digits behind the point. Other SIMD targets add in another order, and hundreds of steps carry the
-// differences on: a twentieth covers those of all targets.
+// The page has two decimals. Other SIMD targets add in another order, and hundreds of steps amplify the differences: a
+// tolerance of 1/20 covers all targets.
 void ExpectOnPage(double number, double printed) { EXPECT_NEAR(printed, number, 0.005 + 0.05 * number); }
 
 // ---- training
@@ -109,7 +109,7 @@ Trained Train(const Program& loss, const nn::Optimizer& optimizer, const SlotVal
   return trained;
 }
 
-// Inputs in [-1, 1), from which a matrix makes the targets.
+// Inputs in [-1, 1). A matrix computes the targets from them.
 SlotValues LinearTargets(int64_t step) {
   const Array teacher = RandomArray({DType::kF32, {kFeatures, kOutputs}}, 99, -1, 1);
   const Array x = RandomArray({DType::kF32, {kRows, kFeatures}}, 1000 + step, -1, 1);
@@ -123,7 +123,7 @@ const std::vector<Input> kRegressionInputs = {{kX, {DType::kF32, {kRows, kFeatur
                                               {kTarget, {DType::kF32, {kRows, kOutputs}}},
                                               {kClean, {DType::kF32, {kRows, kOutputs}}}};
 
-// The gradient is that of the squared error against the targets; what is watched is another one.
+// The gradient is that of the squared error against the targets; the reported loss is another one.
 Values WithGradientOf(const Value& trained, const Value& watched, const Value& error) {
   return {trained - ops::StopGradient(trained - watched), error};
 }
@@ -266,12 +266,12 @@ TEST(Diverging, ColdDelayedScaling) {
   ExpectOnPage(in_float, page[0]);
   ExpectOnPage(cold, page[1]);
   ExpectOnPage(warmed, page[2]);
-  // The targets add in different orders, and 150 steps carry that on: from 0.29 to 0.32, as the page says.
+  // The SIMD targets add in different orders, and 150 steps amplify this: from 0.29 to 0.32, as on the page.
   EXPECT_GT(measured, 0.285);
   EXPECT_LT(measured, 0.325);
 }
 
-// What the page tells to look for: the first loss, the bound that the first step used, and the largest bias after it.
+// The symptoms on the page: the first loss, the bound that the first step used, and the largest bias after it.
 TEST(Diverging, SymptomsOfColdScales) {
   const std::vector<Input> inputs = {kRegressionInputs[0], kRegressionInputs[1]};
   const SlotValues params = *nn::InitParams(NormedClassifier, inputs, MakeKey(7));

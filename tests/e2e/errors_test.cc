@@ -1,4 +1,4 @@
-// What a user of nn, Inject, Trainer and Fold can do wrong in a model of layers: each error has its code and names the
+// Mistakes of a user of nn, Inject, Trainer and Fold in a model of layers. Each error has its code and names the
 // operation, the scope, the operands and the line of the model.
 
 #include <cstdint>
@@ -42,7 +42,7 @@ constexpr int64_t kBatch = 4;
 const Slot kX{SlotKind::kData, "x"}, kLabels{SlotKind::kData, "labels"};
 const std::vector<Input> kInputs = {{kX, {DType::kF32, {kBatch, 6}}}, {kLabels, {DType::kF32, {kBatch, 3}}}};
 
-// A classifier with something in the middle.
+// A classifier with a given function in the middle.
 template <class F>
 absl::StatusOr<Program> LossWith(const F& middle) {
   return Trace(
@@ -66,7 +66,7 @@ absl::StatusOr<Program> Injected(const std::string& rules) {
   return Inject(Loss(), *config);
 }
 
-// The gradient of what is served or converted is refused, in whatever model.
+// The gradient of a served or converted model is refused, for any model.
 TEST(ErrorsTest, GradientsOfAConvertedModel) {
   const absl::StatusOr<Program> loss = Trace(
       [](In in) {
@@ -113,7 +113,7 @@ TEST(ErrorsTest, RulesThatHitNothing) {
   EXPECT_THAT(Injected("rules { name: 'all' scope: 'mpl/.*' keep: true }"),
               FailsWith(kInvalid, {"hit nothing: rule \"all\"", "dot_general [mlp/fc1] (f32[4,6], f32[6,5]): no rule",
                                    "dot_general [mlp/fc2] (f32[4,5], f32[5,3]): no rule"}));
-  // A rule to which an earlier one leaves nothing.
+  // A rule without effect, because an earlier rule matches everything.
   EXPECT_THAT(Injected("rules { keep: true } rules { name: 'late' scope: 'mlp/fc1' keep: true }"),
               FailsWith(kInvalid, {"hit nothing: rule \"late\"", "[mlp/fc1] (f32[4,6], f32[6,5]): rule 1"}));
   EXPECT_THAT(Injected("rules { scope: 'mlp/(' keep: true }"),

@@ -45,7 +45,7 @@ struct Case {
   std::string text;
 };
 
-// The part of a whole array that a layout gives to a process.
+// A process's shard of an array in a layout.
 Array PartOf(const Array& whole, const Case& c, const MatrixLayout& layout) {
   const std::string axes[] = {layout.rows, layout.columns};
   PerAxis start, limit;
@@ -82,7 +82,7 @@ Step RandomStep(const Case& c, int step) {
   };
   Step s{draw({kM, kK}, 0), draw({kK, kN}, 1), draw({kN}, 2), draw({kM, kN}, 3)};
   if (step == 2 || step == 3) {
-    // A single element, in the part of the last process: the other processes must hear of it.
+    // A single element in the last process's shard: the other processes must see its effect.
     const double odd = step == 2 ? std::numeric_limits<double>::infinity() : std::nan("");
     const Array row = Cast(Array::Of<float>({static_cast<float>(odd)}, {1, 1}), c.dtype);
     s.x = *ops::Concatenate({ops::Slice(Value(s.x), {0, 0}, {kM - 1, kK}),
@@ -101,8 +101,8 @@ SlotValues Inputs(const Step& s, const SlotValues& state) {
 
 Array Magnitudes(const Array& x) { return *ops::Abs(Value(x)).ToArray(); }
 
-// Whether the part is that of `whole`: its bits, or if a sum of `terms` is divided, within the bound of
-// fp8_sharded_dense.h, times `magnitude`, the sum of the magnitudes of the terms. Each side rounds its result and the
+// Whether `part` is the shard of `whole`: bit-equal, or, if a sum of `terms` is divided, within the bound of
+// fp8_sharded_dense.h times `magnitude`, the sum of the magnitudes of the terms. Each side rounds its result and the
 // bias at most twice more. The product of magnitudes is itself rounded: 1.01.
 absl::Status Expect(const Case& c, const std::string& what, const Array& part, const Array& whole,
                     const Array& magnitude, bool is_divided, int64_t terms, bool to_bf16) {

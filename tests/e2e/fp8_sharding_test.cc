@@ -1,4 +1,4 @@
-// An FP8 dense layer divided over a mesh, with threads in the place of processes.
+// An FP8 dense layer divided over a mesh, with threads instead of processes.
 
 #include <cstdint>
 #include <optional>
@@ -84,7 +84,7 @@ nn::Fp8LayerSharding LayerSharding(int rank) {
       .mesh = *Mesh::Make({{"data", 2}, {"model", 2}}), .rules = {{"batch", "data"}, {"mlp", "model"}}, .rank = rank};
 }
 
-// Its parameters are parts of those of the whole layer, and so is its output: no sum is divided by these rules.
+// Its parameters are shards of the complete layer's, and so is its output: these rules do not divide sums.
 TEST(Fp8ShardedLayer, StartsAndComputesLikeTheWholeOne) {
   const Array x = testing::RandomArray({DType::kF32, {8, 10}}, 3);
   const std::vector<Input> inputs = {{kX, x.aval()}}, part_inputs = {{kX, {DType::kF32, {4, 10}}}};

@@ -1,4 +1,4 @@
-// The options of layers that come from AQT's older stack against values recorded from it (tests/golden/older_layers).
+// The layer options from AQT's older stack, against values recorded from it (tests/golden/older_layers).
 
 #include <algorithm>
 #include <cmath>
@@ -61,7 +61,7 @@ LowPrecision PrecisionOf(const std::string& steps, const std::string& sums) {
   return precision;
 }
 
-// The function of one input, the other recorded arguments being its parameters, in the order of `params`.
+// The function of one input. The other recorded arguments are its parameters, in the order of `params`.
 void ExpectRecorded(const std::string& name, const std::function<Value(const Value&)>& fn, double tolerance,
                     const std::vector<std::string>& params = {}) {
   SCOPED_TRACE(name);
@@ -163,8 +163,8 @@ TEST(OlderLayersTest, LowPrecisionLayerNorm) {
   }
 }
 
-// The recorded argument is the table. XLA multiplies with the reciprocal of a scale instead of dividing by it: two
-// roundings for one.
+// The recorded argument is the table. XLA multiplies by the reciprocal of a scale instead of dividing: two roundings
+// instead of one.
 TEST(OlderLayersTest, EmbeddingOfIntegerRows) {
   const Value ids(Recorded("embed/ids"));
   for (const auto& [bits, half_shift] :
@@ -183,7 +183,7 @@ TEST(OlderLayersTest, EmbeddingOfIntegerRows) {
   }
 }
 
-// Each layer with its option unset is the standard one, and an attention takes what its option says.
+// Without its option each layer is the standard one, and an attention follows its option.
 TEST(OlderLayersTest, AttentionTakesItsSoftmax) {
   const Value q(RandomArray({DType::kF32, {2, 3, 2, 4}}, 1)), k(RandomArray({DType::kF32, {2, 5, 2, 4}}, 2)),
       v(RandomArray({DType::kF32, {2, 5, 2, 4}}, 3));

@@ -42,7 +42,7 @@ Array Recorded(const std::string& name) {
   return *reader.ReadArray(name);
 }
 
-// Part `step` of an array with an axis of steps in front.
+// Part `step` of an array whose first axis is the steps.
 std::vector<float> Part(const Array& array, int64_t step) {
   const absl::Span<const float> view = array.View<float>();
   const size_t size = view.size() / array.shape()[0];
@@ -84,9 +84,9 @@ SlotValues Batch(int64_t step) {
   return batch;
 }
 
-// How far the parameters of a case may be from the recorded ones, element by element, after each step; e = 2^-24, the
-// error of a rounding. A step adds to it `of_update` * e of the size of the update, and 3e of the parameter: both sides
-// round the difference, and the size of the update is read off rounded parameters.
+// Bounds for the distance of a case's parameters from the recorded ones, element by element, after each step; e = 2^-24
+// is the error of a rounding. A step adds `of_update` * e of the size of the update, and 3e of the parameter: both
+// sides round the difference, and the size of the update is computed from rounded parameters.
 std::vector<std::vector<double>> Bounds(const std::string& name, const std::string& param, double of_update,
                                         const std::function<double(int64_t step, size_t i, double moved)>& size) {
   std::vector<float> before = Elements(Recorded("params/" + param));
@@ -125,10 +125,10 @@ nn::Trainer CheckOptimizer(const std::string& name, const nn::Optimizer& optimiz
   return trainer;
 }
 
-// Adam's moments are sums of products, which have the same bits. Three things differ: XLA multiplies with the
-// reciprocal where a scalar divides (3e between the two); its powers b^t are products of t numbers, off by (t - 1)e at
-// most; and so 1 - b^t is off by t b^t / (1 - b^t) <= b / (1 - b) parts and one rounding. Of mu_hat that is
-// (4 + b1 / (1 - b1))e, of the root of nu_hat half of as much and the two roundings of the root; eps, the division, the
+// Adam's moments are sums of products, which have the same bits. Three things differ. XLA multiplies by the reciprocal
+// of a scalar instead of dividing (3e between the two). Its powers b^t are products of t numbers, with an error of at
+// most (t - 1)e. So the error of 1 - b^t is t b^t / (1 - b^t) <= b / (1 - b) parts and one rounding. For mu_hat that is
+// (4 + b1 / (1 - b1))e, for the root of nu_hat half of that and the two roundings of the root. eps, the division, the
 // decay and the rate round once on each side.
 void CheckAdam(const std::string& name, const nn::AdamW& options, const nn::Optimizer& optimizer,
                const nn::StepOptions& step = {}) {
@@ -145,9 +145,9 @@ void CheckAdam(const std::string& name, const nn::AdamW& options, const nn::Opti
   }
 }
 
-// SGD with momentum 0.9, whose gradients are `of_gradient` * e of the largest gradient off. So is the momentum, of the
-// largest that such gradients make; its two roundings on each side add up to 4e / (1 - 0.9) of it. The rate rounds as
-// well.
+// SGD with momentum 0.9, whose gradients have an error of `of_gradient` * e of the largest gradient. The momentum has
+// the same relative error of the largest momentum that such gradients produce. Its two roundings on each side add up to
+// 4e / (1 - 0.9) of it. The rate rounds as well.
 void CheckSgd(const std::string& name, const nn::StepOptions& options, double of_gradient) {
   CheckOptimizer(name, nn::Sgd{}, options, [&](const std::string& param) {
     return Bounds(name, param, of_gradient + 4 / (1 - 0.9) + 2, [=](int64_t step, size_t, double) {
@@ -181,7 +181,7 @@ std::map<std::string, nn::Schedule> Schedules() {
   };
 }
 
-// Also where a power or a cosine is computed: in this recording XLA's are the correctly rounded ones.
+// This also holds for powers and cosines: in this recording XLA's are correctly rounded.
 TEST(OptaxTest, SchedulesHaveTheSameBits) {
   const std::vector<int32_t> steps = [] {
     const Array recorded = Recorded("schedules/t");
@@ -214,18 +214,19 @@ TEST(OptaxTest, Adam) {
   CheckAdam("clip_value", {}, nn::Adam{.learning_rate = 0.01}, {.clip_value = 0.75});
 }
 
-// The norm of 15 numbers is half of 15e off on each side, and rounds; then a scalar divides, and a product rounds.
+// The norm of 15 numbers has an error of half of 15e on each side, and rounds. Then a scalar divides, and a product
+// rounds.
 TEST(OptaxTest, ClipsByNorm) { CheckSgd("clip_norm", {.clip_norm = 2.5}, 15 + 2 + 3 + 2); }
 
-// optax has a running mean of k gradients of at most G: each step rounds a difference of at most 2G, divides it by its
-// number (3e) and rounds the sum, so it is (4 * 2 (1 + 1/2 + ... + 1/k) + k) eG off at most. The sum here is (k - 1) eG
-// off after its division, which rounds.
+// optax has a running mean of k gradients of at most G. Each step rounds a difference of at most 2G, divides it by its
+// number (3e) and rounds the sum, so the error is at most (4 * 2 (1 + 1/2 + ... + 1/k) + k) eG. The error of the sum
+// here is (k - 1) eG after its division, which rounds.
 constexpr double kMeanOf3 = 4 * 2 * (1 + 1. / 2 + 1. / 3) + 3 + 3, kMeanOf4 = kMeanOf3 + 4 * 2 / 4. + 2;
 
 TEST(OptaxTest, Accumulates) { CheckSgd("multi_steps", {.accumulate_steps = 3}, kMeanOf3); }
 
-// The order of accumulation, clipping by value and by norm. A norm that clips is at least 1.5, and sqrt(15) times the
-// error of its largest element off.
+// The order of accumulation, clipping by value and by norm. A norm that clips is at least 1.5, and its error is
+// sqrt(15) times that of its largest element.
 TEST(OptaxTest, AccumulatesAndClips) {
   CheckSgd("multi_steps_clip", {.accumulate_steps = 4, .clip_value = 1, .clip_norm = 1.5},
            kMeanOf4 * (1 + std::sqrt(15.0) * kLargest / 1.5) + 15 + 2 + 3 + 2);

@@ -78,7 +78,7 @@ SlotValues Params() {
   return params;
 }
 
-// The rules that quantize everything in one way, where `swapped` is for a weight as lhs.
+// The rules that quantize everything in one way; `swapped` is for a weight as lhs.
 InjectConfig Rules(const DotGeneral& config, const DotGeneral& swapped, QuantMode mode) {
   DotGeneral conv;
   conv.fwd = config.fwd;
@@ -124,7 +124,7 @@ Array EvalWhole(const Program& program, SlotValues values, const SlotValues& dat
   return EvalSlots(program, values)->at(kY);
 }
 
-// How often each operation runs.
+// The number of runs of each operation.
 struct OpCounter {
   std::map<std::string, int> counts;
   EvalHooks hooks() {
@@ -182,11 +182,12 @@ TEST(PreparedProgram, AnotherArrayGivesItsResult) {
   OpCounter ops;
   EXPECT_TRUE(BitEqual(prepared.Eval(same, ops.hooks())->at(kY), before));
   EXPECT_EQ(ops.counts.size(), prepared.program(0).eqns.size() - 1);  // aqt_dot_general runs twice
-  // The call before left nothing behind.
+  // The previous call has no effect on this one.
   EXPECT_TRUE(BitEqual(prepared.Eval(data)->at(kY), before));
 }
 
-// Programs that hold one weight share its panels, whoever prepares them; without keep_values nothing else stays.
+// Programs with the same weight share its panels, even if prepared separately. Without keep_values nothing else is
+// kept.
 TEST(PreparedProgram, HoldsPanelsOnceAndNothingElse) {
   for (const Kind& kind : kKinds) {
     SCOPED_TRACE(kind.name);
@@ -222,7 +223,7 @@ TEST(PreparedProgram, ItsSizeIsThatOfThePanelsAndScales) {
   EXPECT_EQ(prepared.num_bytes(), panels + scales);
 }
 
-// A bias is added to each row: no array holds it once for each of them. What is computed from it is.
+// A bias is added to each row, but no array repeats it for each row. Values computed from it are stored.
 TEST(PreparedProgram, BroadcastsOfKnownValuesTakeNoMemory) {
   const Aval row{DType::kF32, {64}}, matrix{DType::kF32, {100, 64}};
   const auto fn = [&](absl::Span<const Value> in) -> Values {
@@ -267,7 +268,7 @@ TEST(PreparedProgram, ErrorsNameWhatDoesNotFit) {
                                                                   "keep_values")));
 }
 
-// What has no contraction, or no weight, is evaluated as it is; equations of known values run once.
+// A program without contraction or weight is evaluated unchanged; equations of known values run once.
 TEST(PreparedProgram, TakesAnyProgram) {
   const auto fn = [](absl::Span<const Value> in) -> Values {
     const Value scale = InputSlot({SlotKind::kFrozen, "scale"}, {DType::kF32, {}});

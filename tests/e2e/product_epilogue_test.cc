@@ -1,5 +1,5 @@
-// What follows a product element by element runs on its blocks as they are made (docs/runtime.md): the bits are those
-// of Eval, for all kinds of products and whatever else reads them, on any number of threads.
+// Elementwise operations after a product run on its blocks as they are stored (docs/runtime.md). The bits are those of
+// Eval, for all kinds of products, with any other readers, and on any number of threads.
 //
 // AQT_TEST_SEED=N AQT_TEST_CASES=1 repeats a failing program; AQT_TEST_CASES=N draws more of them.
 
@@ -92,7 +92,7 @@ struct Product {
   }
 };
 
-// What the tests know of a program.
+// The tests' description of a program.
 struct Case {
   Program program;
   std::vector<Array> args;
@@ -195,7 +195,7 @@ class CountElements final : public BlockEpilogue {
   std::atomic<int64_t> count_ = 0;
 };
 
-// Forward calls run it on all of their result. If they ran it on nothing, no other test here would fail.
+// Forward calls run it on their complete result. If they did not run it, no other test here would fail.
 TEST(ProductEpilogue, RunsInForwardCalls) {
   for (const Kind kind : kKinds) {
     const Product product{kind, 256, 64, 384};
@@ -218,7 +218,7 @@ TEST(ProductEpilogue, RunsInForwardCalls) {
   }
 }
 
-// A result may not take the place of what the product still reads.
+// A result must not overwrite operands that the product still reads.
 TEST(ProductEpilogue, UpdatesNothingThatTheProductReads) {
   const std::vector<Array> args = {RandomArray({DType::kF32, {256, 256}}, 1),
                                    RandomArray({DType::kF32, {256, 256}}, 2)};

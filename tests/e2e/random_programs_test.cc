@@ -72,11 +72,11 @@ using In = absl::Span<const Value>;
 const Slot kX{SlotKind::kData, "x"}, kLoss{SlotKind::kData, "loss"}, kOut{SlotKind::kData, "out"};
 const Aval kXAval{DType::kF32, {3, 7, 5}};
 
-// One contraction of the activation with a weight, and what happens to the result.
+// One contraction of the activation with a weight, and the operations on its result.
 struct Step {
-  ContractionProblem problem;  // its arrays only say the shapes
+  ContractionProblem problem;  // only the shapes of its arrays are used
   bool weight_is_lhs = false;
-  bool transposes = false;  // the activation arrives with its axes reversed
+  bool transposes = false;  // the activation has its axes reversed
   enum class After { kNothing, kRelu, kSquash } after = After::kNothing;
   std::optional<size_t> adds = std::nullopt;  // the result of an earlier step; 0: x
 
@@ -91,7 +91,7 @@ std::string NameOf(size_t step) { return absl::StrCat("c", step); }
 Slot WeightSlot(size_t step) { return {SlotKind::kParam, absl::StrCat(NameOf(step), "/kernel")}; }
 Slot GroupsSlot(size_t step) { return {SlotKind::kData, absl::StrCat(NameOf(step), "/groups")}; }
 
-// As many elements of x as the aval has, some of them several times, or zeros if x has none.
+// An array of this aval with elements of x, possibly repeated, or zeros if x is empty.
 Value Fit(const Value& x, const Aval& aval) {
   const int64_t have = x.shape().num_elements(), want = aval.shape.num_elements();
   Value flat = ops::Reshape(x, {have});
@@ -117,7 +117,7 @@ Value FitReversed(const Value& x, const Aval& aval) {
 
 struct Model {
   std::vector<Step> steps;
-  bool by_rules = false;     // Inject quantizes; or the model itself does, each contraction with semantics of its own
+  bool by_rules = false;     // Inject quantizes; or the model does, each contraction with its own semantics
   Semantics semantics = {};  // of the rules
 
   bool has_state() const {
@@ -132,7 +132,7 @@ struct Model {
     return text;
   }
 
-  // What a rule makes of each side, for a model that quantizes itself.
+  // A rule's result for each side, for a model that quantizes itself.
   QuantizedDotOptions OptionsOf(const Step& step, QuantMode mode) const {
     const DotGeneralRaw& fwd = step.problem.config.fwd;
     QuantizedDotOptions options{
@@ -219,7 +219,7 @@ bool IsEmpty(const ContractionProblem& problem) {
   return problem.lhs.num_elements() == 0 || problem.rhs.num_elements() == 0;
 }
 
-// A legal contraction. Most of them quantize something, and few are empty, or nothing would arrive at the end.
+// A legal contraction. Most quantize something, and few are empty, because results would be trivial otherwise.
 ContractionProblem DrawProblem(Random& random, ContractionProblem (*draw)(Random&), const Semantics* semantics) {
   const bool is_float = random.Below(4) == 0, may_be_empty = random.Below(25) == 0, has_states = random.Below(4) == 0;
   while (true) {
@@ -252,7 +252,7 @@ Model DrawModel(Random& random) {
   return model;
 }
 
-// Whether some of the numbers are finite and not zero: nothing else can go wrong by a bit.
+// Whether some of the numbers are finite and nonzero: only these can show a wrong bit.
 bool SaysSomething(const Array& x) {
   const Array wide = Cast(x, DType::kF64);
   const absl::Span<const double> numbers = wide.View<double>();
@@ -267,7 +267,7 @@ class RandomProgramsTest : public ::testing::Test {
     for (const auto& [slot, array] : got) ASSERT_TRUE(SameBits(array, want.at(slot))) << slot.ToString();
   }
 
-  // The program as it comes back from a file.
+  // The program after saving and loading.
   void SaveAndLoad(const Program& program, Program& loaded) {
     const absl::StatusOr<std::string> bytes = SaveProgram(program, ops::ProgramCodecs());
     ASSERT_THAT(bytes, IsOk());
@@ -278,8 +278,8 @@ class RandomProgramsTest : public ::testing::Test {
     loaded = *std::move(back);
   }
 
-  // The values of the program, which are those of its expansion and of an Executable, on one thread and on two, with
-  // all but the program itself read from a file.
+  // The values of the program. Checks that its expansion and an Executable give the same, on one thread and on two, all
+  // read from a file except the program itself.
   void Evaluate(const absl::StatusOr<Program>& program, const SlotValues& values, SlotValues& results) {
     ASSERT_THAT(program, IsOk());
     const absl::StatusOr<Program> expanded = Expand(*program);

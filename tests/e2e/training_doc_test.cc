@@ -1,4 +1,4 @@
-// The code of docs/training.md, word for word. The last test compares the two, so that the page stays true.
+// The code of docs/training.md, word for word. The last test compares the two, so that the page stays correct.
 
 #include <cstdint>
 #include <memory>
@@ -29,7 +29,7 @@ using ::aqt::testing::IsOk;
 
 constexpr int64_t kExamples = 96;
 
-// The examples of these numbers.
+// The examples with these numbers.
 SlotValues BatchOf(const std::vector<int64_t>& rows) {
   const Array x = testing::RandomArray({DType::kF32, {kExamples, 64}}, 1);
   const Array labels = testing::RandomArray({DType::kF32, {kExamples, 10}}, 2, 0, 1);

@@ -1,9 +1,8 @@
 // What you train is what you serve, for the contractions that are not a dot_general: strided convolution in groups,
 // dilated convolution with uneven padding, einsums whose operands the product exchanges (the weight first and second),
-// and experts over groups of rows.
-//
-// The model is trained for some steps as a text says. Then its parameters are frozen, written to a file and loaded, and
-// the served program runs on one example, 5 and 12, on one thread and on two.
+// and experts over groups of rows. The model is trained for some steps according to a textproto. Its parameters are
+// then frozen, written to a file and loaded, and the served program runs on 1, 5 and 12 examples, on one thread and on
+// two.
 
 #include <algorithm>
 #include <cstdint>
@@ -71,7 +70,7 @@ Value Model(const Value& x, const Value& groups) {
   }
   const Value first = Weight("first", dtype, {24, 32}, {1});
   {
-    const NamedScope scope("first");  // the other way round
+    const NamedScope scope("first");  // exchanged
     h = ops::Relu(ops::Einsum("gf,fb->bg", first, h));
   }
   const Value experts = Weight("experts", dtype, {kExperts, 24, kClasses}, {1});
@@ -90,7 +89,7 @@ std::vector<Input> ModelInputs(DType dtype, int64_t rows) {
   return {{kX, {dtype, {rows, kSize, kSize, kChannels}}}, {kGroups, {DType::kS32, {kExperts}}}};
 }
 
-// Some examples, and how many of them each expert has.
+// Some examples, and the number of examples of each expert.
 SlotValues Examples(const Array& x, int64_t first, int64_t last) {
   PerAxis start(x.shape().rank(), 0), limit(x.shape().begin(), x.shape().end());
   start[0] = first;
@@ -135,7 +134,7 @@ constexpr char kWeights[] = R"(
     dot_general { fwd { lhs { quantizer { int_symmetric { bits: 8 } abs_max {} } } } }
   }
   arithmetic: ARITHMETIC_IEEE)";
-// Activations have a fixed range, weights their own.
+// Activations have a fixed range; weights have their own ranges.
 constexpr char kStatic[] = R"(
   rules {
     ops: ["conv", "einsum", "ragged_dot"]
@@ -156,7 +155,7 @@ constexpr char kStatic[] = R"(
     }
   }
   arithmetic: ARITHMETIC_IEEE)";
-// Activations have ranges that calibration batches found.
+// Activations have ranges from calibration batches.
 constexpr char kCalibrated[] = R"(
   rules {
     ops: ["conv", "einsum", "ragged_dot"]
@@ -197,7 +196,7 @@ class WytiwysKindsTest : public ::testing::TestWithParam<Case> {
     return batch;
   }
 
-  // The statistics that some batches leave in mode CALIBRATE.
+  // The statistics after some batches in mode CALIBRATE.
   static absl::StatusOr<SlotValues> Statistics(const SlotValues& params) {
     AQT_ASSIGN_OR_RETURN(const Program program, Rows(kBatch, QuantMode::kCalibrate));
     SlotValues stats = InitialStats(program);

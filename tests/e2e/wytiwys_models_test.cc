@@ -1,7 +1,6 @@
-// What you train is what you serve, for a convolutional model and for a transformer, with numbers of every kind.
-//
-// A model is trained for some steps as a text says, frozen, written to a file and loaded. The logits of the training's
-// forward pass for a batch of 8 examples are the truth. One, 3 and 8 of its examples give these bits
+// What you train is what you serve, for a convolutional model and for a transformer, with numbers of every kind. A
+// model is trained for some steps according to a textproto, frozen, written to a file and loaded. The logits of the
+// training's forward pass for a batch of 8 examples are the expected ones. 1, 3 and 8 of its examples give these bits
 //   - in the trained program and in the served one,
 //   - each by Eval and as an Executable, the served one also as a PreparedProgram,
 //   - each on one thread and on two.
@@ -67,7 +66,7 @@ struct Model {
   const char* name;
   Aval x, labels;  // of one example, without the axis of the batch
   Value (*logits)(const Value& x, bool train);
-  // With convolutions and batch norm, which is another one while training and is folded for serving.
+  // With convolutions and batch norm, which differs in training and is folded for serving.
   bool has_conv;
   int weights;  // kernels that rules quantize
 };
@@ -149,7 +148,7 @@ SlotValues Batch(const Model& model, uint64_t seed) {
 struct Numbers {
   const char* name;
   std::string conv, dot;  // how rules quantize convolutions and other products
-  // Whether only products with a parameter are quantized, and those of attention are not.
+  // Whether only products with a parameter are quantized, but not those of attention.
   bool only_weights = false;
 };
 
@@ -191,7 +190,7 @@ std::vector<Numbers> AllNumbers() {
 
 // ---- the test
 
-// A way to compute the logits of some examples.
+// A function that computes the logits of some examples.
 struct Form {
   const char* name;
   std::function<absl::StatusOr<SlotValues>(const SlotValues& examples)> run;
@@ -215,7 +214,7 @@ class WytiwysModelsTest : public ::testing::TestWithParam<Case> {
     return {ops::SoftmaxCrossEntropy(logits, in[1]), logits};
   }
 
-  // The model as it is served, for some rows.
+  // The served model for some rows.
   static absl::StatusOr<Program> Served(int64_t rows) {
     AQT_ASSIGN_OR_RETURN(const Program program,
                          Trace([](In in) { return Values{model().logits(in[0], /*train=*/false)}; },
@@ -223,8 +222,8 @@ class WytiwysModelsTest : public ::testing::TestWithParam<Case> {
     return model().has_conv ? FoldBatchNorm(program) : program;
   }
 
-  // What a checkpoint holds after some steps of training, written and read again, and the state it was made from. Sets
-  // `logits` to those of a last step for `batch`, if training computes what is served.
+  // The content of a checkpoint after some training steps, written and read again, and the state from which it was
+  // made. Sets `logits` to those of a last step for `batch`, if training computes the served logits.
   struct Trained {
     SlotValues state, stored = {};
     std::optional<Array> logits = std::nullopt;
@@ -322,7 +321,7 @@ TEST_P(WytiwysModelsTest, ServedLogitsAreTheTrainedOnes) {
               << form.name << ", " << rows << " rows from " << first << ", " << (executor == nullptr ? 1 : 2)
               << " threads";
         }
-        // Products of fewer rows are not worth a second thread.
+        // Products of fewer rows do not use a second thread.
         if (executor != nullptr && rows == kBatch) {
           EXPECT_GT(pool.calls, 0) << form.name;
         }

@@ -1,9 +1,7 @@
 // What you train is what you serve: the logits of a served program are those of the training's forward pass in every
-// bit.
-//
-// One model, with a weight as rhs (fc1, logits) and one as lhs (fc2), is trained for some steps as a text says. Then
-// its parameters are frozen, written to a file and loaded, and the served program runs on one example, 7 and 32, on one
-// thread and on two.
+// bit. One model, with a weight as rhs (fc1, logits) and one as lhs (fc2), is trained for some steps according to a
+// textproto. Its parameters are then frozen, written to a file and loaded, and the served program runs on 1, 7 and 32
+// examples, on one thread and on two.
 
 #include <cstdint>
 #include <string>
@@ -79,16 +77,16 @@ struct Case {
   const char* name;
   const char* rules;  // of a textproto
   DType dtype = DType::kF32;
-  // Whether an example's bits are the same alone and in a batch, and the kernels that stay in float.
+  // Whether an example has the same bits alone and in a batch, and the kernels that stay in float.
   bool per_example = true;
   std::vector<std::string> float_kernels = {};
-  bool has_statistics = false;  // calibrations have state: they see some batches before the training
+  bool has_statistics = false;  // calibrations have state: they see some batches before training
 };
 
 void PrintTo(const Case& c, std::ostream* os) { *os << c.name; }
 
 constexpr char kInt8[] = "rules { dot_general { base: 'fully_quantized_int8' } } arithmetic: ARITHMETIC_IEEE";
-// Activations have a fixed range, weights their own.
+// Activations have a fixed range; weights have their own ranges.
 constexpr char kStatic[] = R"(
   rules {
     rhs_origin: OPERAND_ORIGIN_PARAM
@@ -108,7 +106,7 @@ constexpr char kStatic[] = R"(
   }
   arithmetic: ARITHMETIC_IEEE)";
 
-// Activations have ranges that calibration batches found.
+// Activations have ranges from calibration batches.
 constexpr char kCalibrated[] = R"(
   rules {
     rhs_origin: OPERAND_ORIGIN_PARAM
@@ -171,7 +169,7 @@ class WytiwysTest : public ::testing::TestWithParam<Case> {
             {kLabels, Cast(std::move(labels).Build(), GetParam().dtype)}};
   }
 
-  // The statistics that some batches leave in mode CALIBRATE.
+  // The statistics after some batches in mode CALIBRATE.
   absl::StatusOr<SlotValues> Statistics(const SlotValues& params) const {
     AQT_ASSIGN_OR_RETURN(const Program program,
                          Injected(ModelFn, {XInput(GetParam().dtype, kBatch)}, {kLogits}, QuantMode::kCalibrate));
@@ -247,7 +245,7 @@ TEST_P(WytiwysTest, ServedLogitsAreTheTrainedOnes) {
   const Array& x = batch.at(kX);
   const Array& want = step->at(kLogits);
   ASSERT_FALSE(BitEqual(trainer->params().begin()->second, params.begin()->second));
-  // The training leaves the ranges as they were found.
+  // Training does not change the ranges.
   for (const auto& [slot, array] : stats) {
     EXPECT_TRUE(BitEqual(trainer->state().at(slot), array)) << slot.ToString();
   }
@@ -291,7 +289,7 @@ TEST_P(WytiwysTest, ServedLogitsAreTheTrainedOnes) {
     EXPECT_TRUE(BitEqual(logits, RunPrepared(*prepared, part))) << rows << " rows on two threads, prepared";
     if (rows == kBatch) {
       EXPECT_TRUE(BitEqual(logits, want)) << "on two threads";
-      EXPECT_GT(pool.calls, 0);  // smaller products are not worth a second thread
+      EXPECT_GT(pool.calls, 0);  // smaller products do not use a second thread
     }
   }
 }

@@ -49,7 +49,7 @@ int64_t FromEnvironment(const char* name, int64_t otherwise) {
 const int64_t kSeed = FromEnvironment("AQT_TEST_SEED", 1);
 const int64_t kThousands = FromEnvironment("AQT_TEST_CASES", 2);
 
-// Configurations that are legal more often than not, with a value in each field now and then.
+// Configurations that are usually legal, with an occasional value in each field.
 class Generator {
  public:
   explicit Generator(uint64_t seed) : random_(seed) {}
@@ -215,14 +215,14 @@ TEST(ConfigText, RandomConfigurationsComeBack) {
     ASSERT_TRUE(*from_text == config) << i << "\n" << text << "became\n" << ToText(*from_text);
     ASSERT_EQ(ToText(*from_text), text) << i;
   }
-  EXPECT_GT(legal, 100 * kThousands);  // else the generator needs care
+  EXPECT_GT(legal, 100 * kThousands);  // otherwise the generator needs attention
 }
 
-// ---- texts that were changed
+// ---- changed texts
 
 using Reader = std::function<absl::Status(absl::string_view text)>;
 
-// Changes of one text, from a byte to a block, with words of any of the texts.
+// Changes of one text, of a byte up to a block, with words from any of the texts.
 class Mutator {
  public:
   Mutator(uint64_t seed, const std::vector<std::string>& texts) : random_(seed), texts_(texts) {}
@@ -244,7 +244,7 @@ class Mutator {
     const size_t first = random_.Below(static_cast<int64_t>(text.size()) + 1);
     return {first, std::min(text.size(), first + random_.Below(longest + 1))};
   }
-  // A word, number or sign, and what may follow or precede it.
+  // A word, number or sign, and its possible neighbours.
   std::string Word() {
     static const auto* const kOdd = new std::vector<std::string>{
         "nan",      "-inf",      "1e999",     "-1",        "0x7fffffff",  "18446744073709551616",
@@ -281,7 +281,7 @@ class Mutator {
   const std::vector<std::string>& texts_;
 };
 
-// Empty when `message` begins with "t:LINE:COLUMN: " of a place in `text`, or just after it.
+// Empty if `message` begins with "t:LINE:COLUMN: " of a place in `text`, or just after it.
 std::string ProblemOfPosition(absl::string_view message, absl::string_view text) {
   const std::vector<absl::string_view> parts = absl::StrSplit(message, absl::MaxSplits(':', 3));
   int64_t line = 0, column = 0;
@@ -308,7 +308,7 @@ void ExpectReadOrRefused(const std::vector<std::string>& texts, const Reader& re
     ASSERT_EQ(ProblemOfPosition(status.message(), text), "") << i << status << "\n" << text;
   }
   EXPECT_GT(refused, 200 * kThousands);
-  EXPECT_LT(refused, 1000 * kThousands);  // some changes are to the better
+  EXPECT_LT(refused, 1000 * kThousands);  // some changes make a text valid
 }
 
 std::vector<std::string> TextsOf(const std::vector<config::EmbeddedText>& presets) {

@@ -1,6 +1,6 @@
-// What a contraction and its gradients promise, whatever the kernels do: where scales are powers of two it does not
-// matter where they are applied, the gradients of the float contraction are its derivatives, and quantization is
-// passed straight through.
+// Properties of a contraction and its gradients that hold for any kernels: if scales are powers of two, the result does
+// not depend on where they are applied; the gradients of the float contraction are its derivatives; and gradients pass
+// straight through quantization.
 
 #include <cmath>
 #include <cstdint>
@@ -33,7 +33,7 @@ namespace {
 
 const DotDims kBatched = {.lhs_contracting = {2}, .rhs_contracting = {1}, .lhs_batch = {0}, .rhs_batch = {0}};
 
-// A forward contraction of integers in floating point containers, which every mode takes, with scales of powers of two.
+// A forward contraction of integers in floating point containers, which every mode accepts, with power-of-two scales.
 DotGeneral PowersOfTwo(int bits, bool per_tensor, std::pair<DequantMode, CalibrationMode> lhs,
                        std::pair<DequantMode, CalibrationMode> rhs) {
   DotGeneral config;
@@ -210,7 +210,7 @@ TEST(DotGeneral, QuantizationIsPassedStraightThrough) {
                       rhs_mask = Mask(config.fwd.rhs.quantizer, rhs, 0);
           EXPECT_TRUE(SameValues(got->dlhs, Times(dlhs, lhs_mask))) << what;
           EXPECT_TRUE(SameValues(got->drhs, Times(drhs, rhs_mask))) << what;
-          // The masks hide a part, and not all.
+          // The masks hide some elements, but not all.
           if (clip_gradient && bits == Bits(8)) {
             EXPECT_FALSE(SameValues(got->dlhs, dlhs)) << what;
             EXPECT_FALSE(SameValues(got->dlhs, Array::Zeros(dtype, {6, 33}))) << what;

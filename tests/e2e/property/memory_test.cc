@@ -1,4 +1,4 @@
-// Results are written whole: no bit depends on what their memory held before.
+// Results are written completely: no bit depends on the previous content of their memory.
 
 #include <cstdint>
 #include <cstring>

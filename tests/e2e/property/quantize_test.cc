@@ -1,5 +1,5 @@
-// What one quantized tensor promises, for random shapes, axes, dtypes and numerics: the round trip stays within half a
-// step, and powers of two pass through. The data keep scales and reciprocals normal numbers.
+// Properties of one quantized tensor, for random shapes, axes, dtypes and numerics: the error of a round trip is at
+// most half a step, and powers of two pass through. With these data, scales and reciprocals are normal numbers.
 
 #include <cmath>
 #include <cstdint>
@@ -152,8 +152,8 @@ Array Scaled(const Array& x, float factor) {
   return Cast(ArrayRef(values.data(), x.shape()), x.dtype());
 }
 
-// Multiplying a tensor by a power of two multiplies its scales and its dequantized values by it and leaves the qvalues
-// as they are, to the last bit: nothing on the way adds a number of another size. (Not so po2_scale: the rounded
+// Multiplying a tensor by a power of two multiplies its scales and its dequantized values by it and does not change the
+// qvalues, to the last bit, because no step adds a number of another size. (po2_scale is an exception: the rounded
 // logarithm that finds the power depends on the power.)
 TEST(Quantize, PowersOfTwoPassThrough) {
   std::mt19937_64 engine(2);

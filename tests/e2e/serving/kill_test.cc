@@ -1,8 +1,7 @@
 // `aqt convert` killed, or failed by the system, at any point: the input is untouched, OUT is the old or the new one,
-// complete, and the next run succeeds and names what the killed one left.
-//
-// KILL_MOMENTS in the environment: how many moments, spread over the time that a conversion takes, the program is
-// killed at in each of the eight configurations.
+// complete, and the next run succeeds and names what the killed one left. The environment variable KILL_MOMENTS is the
+// number of moments, spread over the duration of a conversion, at which the program is killed in each of the eight
+// configurations.
 
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -43,7 +42,7 @@ using Clock = std::chrono::steady_clock;
 constexpr char kKnown[] = "in";  // the input, in a folder of its own
 const io::FileSystem& Fs() { return io::LocalFileSystem(); }
 
-// The files at a path, whole, by their names below it; "" for a file. Empty when nothing is there.
+// The contents of the files at a path, by their names below it; "" for a file. Empty if the path does not exist.
 using Tree = std::map<std::string, std::string>;
 Tree ReadTree(const std::string& path) {
   const auto info = Fs().Stat(path);
@@ -65,7 +64,7 @@ void WriteTree(const std::string& path, const Tree& tree) {
   }
 }
 
-// The number of the call at work, seen by the test and by the process that it forked.
+// The number of the current call, shared by the test and the process that it forked.
 struct Shared {
   int calls = 0;
   io::FileCall last = io::FileCall::kOpen;
@@ -124,12 +123,12 @@ class KillTest : public ::testing::TestWithParam<std::tuple<bool, bool, int>> {
     return code;
   }
 
-  // Converts in a process of its own, whose file system calls `hook` ahead of every call. Returns waitpid's status.
+  // Converts in a separate process, whose file system calls `hook` before every call. Returns waitpid's status.
   int RunForked(const std::function<int(io::FileCall)>& hook) const {
     const pid_t pid = ::fork();
     if (pid == 0) {
       io::FaultInjectingFileSystem fs;
-      fs.LimitTransfer(1000);  // writes in pieces, so that it can also end between these
+      fs.LimitTransfer(1000);  // writes in pieces, so that it can also be killed between them
       fs.SetHook(hook);
       std::ostringstream out, err;
       ::_exit(AqtMain(Args(), fs, {out, err}));
@@ -142,20 +141,20 @@ class KillTest : public ::testing::TestWithParam<std::tuple<bool, bool, int>> {
   void PutOld() const {
     if (force()) WriteTree(Out(), old_);
   }
-  // What is beside the input and OUT.
+  // The other files beside the input and OUT.
   std::vector<std::string> Leftovers() const {
     std::vector<std::string> names = *Fs().List(root_);
     std::erase_if(names, [&](const std::string& name) { return name == kKnown || name == io::BaseName(Out()); });
     return names;
   }
-  // Checks what must hold at any time. True if OUT is the new one.
+  // Checks the invariants that hold at any time. True if OUT is the new one.
   bool CheckAllThere() const {
     EXPECT_TRUE(ReadTree(In()) == input_) << "the input has changed";
     const Tree out = ReadTree(Out());
     EXPECT_TRUE(out == old_ || out == new_) << "what is at OUT is neither the old nor the new";
     return out == new_;
   }
-  // The next run, and an empty place after it.
+  // The next run succeeds, and leaves nothing else.
   void CheckNextRun(bool is_new) {
     const std::vector<std::string> leftovers = Leftovers();
     const int code = RunHere(Args());
@@ -163,7 +162,7 @@ class KillTest : public ::testing::TestWithParam<std::tuple<bool, bool, int>> {
     EXPECT_TRUE(ReadTree(Out()) == new_);
     EXPECT_TRUE(ReadTree(In()) == input_);
     for (const std::string& name : Leftovers()) {
-      // A run that is refused before it takes the lock leaves the file of a dead one where it is.
+      // A run that is refused before it takes the lock keeps the lock file of a dead run.
       if (code == 0 || name != absl::StrCat(".", io::BaseName(Out()), ".aqt-lock")) {
         EXPECT_THAT(err_, HasSubstr(name)) << "left behind, and not named";
       }
@@ -217,12 +216,13 @@ TEST_P(KillTest, AtEveryFileSystemCall) {
         const int code = WEXITSTATUS(status);
         EXPECT_TRUE(code == 0 || code == 3 || code == 4) << code;
         EXPECT_TRUE(code != 0 || is_new);
-        // Once the new is in place, an error before the old is removed keeps the old, under another name.
+        // After the new output is in place, an error before the old one is removed keeps the old one under another
+        // name.
         const bool keeps_old = folder() && force() && is_new && code == 4;
         EXPECT_TRUE(shared->last == io::FileCall::kRemove || keeps_old || Leftovers().empty()) << Leftovers().front();
       }
       CheckNextRun(is_new);
-      if (HasFailure()) return;  // the rest would only say it again
+      if (HasFailure()) return;  // further failures would only repeat this
     }
   }
   ::munmap(shared, sizeof(Shared));

@@ -1,5 +1,5 @@
-// What can only be seen of the `aqt` program from outside: its memory, what signals, limits and closed descriptors do
-// to it.
+// Behaviour of the `aqt` program that is visible only from outside: its memory, and the effect of signals, limits and
+// closed descriptors.
 
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -84,7 +84,7 @@ TEST_F(ProcessTest, MemoryIsAtMostThreeTensorsAnd32MiB) {
   ASSERT_TRUE(io::LocalFileSystem().Remove(At("out.safetensors")).ok());
 }
 
-// Linux begins ru_maxrss with the memory of the process that started this one.
+// On Linux, ru_maxrss starts with the memory of the parent process.
 TEST_F(ProcessTest, ThePeakThatIsPrintedIsItsOwn) {
   if (kSanitized) GTEST_SKIP();
   const std::string large(1 << 30, 'x'), summary = At("summary");
