@@ -105,7 +105,7 @@ std::string InputOf(const std::string& golden_dir, const std::string& name) {
   return io::JoinPath(golden_dir, absl::EndsWith(name, "_bf16") ? "dense_bf16" : "dense");
 }
 
-// OK when the case passes, Unimplemented when the scheme is not supported.
+// OK if the case passes, Unimplemented if the scheme is not supported.
 absl::Status CheckCase(const io::FileSystem& fs, const std::string& golden_dir, const std::string& name,
                        const std::string& output) {
   const std::string folder = io::JoinPath(golden_dir, name);
@@ -115,8 +115,8 @@ absl::Status CheckCase(const io::FileSystem& fs, const std::string& golden_dir, 
   job.recipe.scheme_from = io::JoinPath(folder, serving::kConfigFile);
   AQT_ASSIGN_OR_RETURN(const bool calibrated, io::Exists(fs, io::JoinPath(folder, kCalibration)));
   if (calibrated) job.calibration = io::JoinPath(folder, kCalibration);
-  // A scheme that is not supported needs no comparison, so the recorded files are opened after the conversion, unless
-  // they say how to shard it.
+  // An unsupported scheme needs no comparison, so the recorded files are opened after the conversion, unless they
+  // determine the shards.
   AQT_ASSIGN_OR_RETURN(const bool sharded, io::Exists(fs, io::JoinPath(folder, io::kIndexFile)));
   if (sharded) {
     AQT_ASSIGN_OR_RETURN(const io::Checkpoint recorded, io::Checkpoint::Open(fs, folder));

@@ -1,14 +1,12 @@
 #ifndef AQT_TESTS_CHECKPOINT_CHECK_H_
 #define AQT_TESTS_CHECKPOINT_CHECK_H_
 
-// Converts reference checkpoints and compares the results with what the compressed-tensors package wrote.
-//
-// Each sub-folder of a directory whose config.json has a quantization_config is a case. Its input is the sub-folder
-// `dense`, or `dense_bf16` when the case's name ends in "_bf16"; its scheme is its config.json, as with `aqt convert
-// --scheme-from`; its calibration.safetensors, if there is one, has the ranges of the activations. If the case is
-// sharded, so is the output. All tensors of the output must equal the recorded ones byte for byte, and the
-// quantization_config must mean the same: the same method, status and format, and the same scheme for each weight of
-// the input.
+// Converts reference checkpoints and compares the results with those of the compressed-tensors package. Each subfolder
+// of a directory whose config.json has a quantization_config is a case. Its input is the subfolder `dense`, or
+// `dense_bf16` if the case's name ends in "_bf16". Its scheme is its config.json, as with `aqt convert --scheme-from`.
+// Its calibration.safetensors, if there is one, has the ranges of the activations. If the case is sharded, so is the
+// output. All tensors of the output must equal the recorded ones byte for byte, and the quantization_config must be
+// equivalent: the same method, status and format, and the same scheme for each weight of the input.
 
 #include <ostream>
 #include <string>

@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 
 constexpr char kGolden[] = "tests/golden/checkpoints";
 
-// A copy of some of the reference folders, to be damaged.
+// A copy of some of the reference folders, which the tests damage.
 class CheckpointCheckTest : public ::testing::Test {
  protected:
   void SetUp() override {

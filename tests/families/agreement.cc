@@ -55,7 +55,7 @@ class IgnoreList {
   std::vector<std::unique_ptr<RE2>> patterns_;
 };
 
-// A module or an entry of `ignore` after the renames; vLLM leaves names without a dot and patterns as they are.
+// A module or an entry of `ignore` after the renames. vLLM does not change patterns and names without a dot.
 std::string Renamed(const VllmNames& vllm, std::string name) {
   if (!absl::StrContains(name, '.') || absl::StartsWith(name, "re:")) return name;
   for (const auto& [from, to] : vllm.substrings) {
@@ -71,7 +71,7 @@ std::string Renamed(const VllmNames& vllm, std::string name) {
   return name;
 }
 
-// Modules that the plan leaves in float and a loader takes for quantized, unless `ignore` says so.
+// Modules that the plan leaves in float, but that a loader treats as quantized unless `ignore` has them.
 std::set<std::string> LeftInFloat(const FamilyRecord& record, const PlanFacts& plan) {
   std::set<std::string> left = record.ignore;
   for (const std::set<std::string>* names : {&record.quantized, &record.free}) {

@@ -1,6 +1,5 @@
-// Plans for the checkpoints of model families agree with the module classes of the families' own code.
-//
-// The records are made by record.py; README.md says how, and what each key means.
+// Plans for the checkpoints of model families agree with the module classes of the families' own code. record.py makes
+// the records; README.md explains how, and the meaning of each key.
 
 #include <memory>
 #include <string>
@@ -115,7 +114,7 @@ INSTANTIATE_TEST_SUITE_P(AllFamilies, FamilyTest, ::testing::ValuesIn(Families()
 
 TEST(FamiliesTest, AllAreRead) { EXPECT_THAT(Families(), SizeIs(Ge(200))); }
 
-// The checks see what they are for.
+// The checks detect the errors that they are for.
 class AgreementTest : public ::testing::Test {
  protected:
   FamilyRecord Llava() {

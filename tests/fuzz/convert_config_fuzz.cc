@@ -1,5 +1,5 @@
-// Input: a textproto of aqt.config.Convert, a recipe of the converter. An error names a place in the text. What is
-// accepted is the same when written and read again, and decides on any weight.
+// Input: a textproto of aqt.config.Convert, a recipe of the converter. An error names a place in the text. An accepted
+// configuration is unchanged when written and read again, and decides on any weight.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Input: the text of model.safetensors.index.json. No file name that could leave the folder gets through, and what is
-// accepted can be written and read again, with all that it says beside its map.
+// Input: the text of model.safetensors.index.json. A file name that could leave the folder is refused. An accepted
+// index can be written and read again, including its other keys.
 
 #include <algorithm>
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Input: a textproto of aqt.config.Inject. An error names a place in the text. What is accepted is the same when
-// written and read again, and turns a program into a valid program, or an error.
+// Input: a textproto of aqt.config.Inject. An error names a place in the text. An accepted configuration is unchanged
+// when written and read again, and gives a valid program or an error.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,5 +1,5 @@
 // Input: a config.json. If it can be read, a quantization_config that is set in it is read back, and setting it again
-// changes nothing; if not, setting one is refused.
+// changes nothing. If not, setting one is refused.
 
 #include <cstddef>
 #include <cstdint>

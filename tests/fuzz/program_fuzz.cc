@@ -1,7 +1,7 @@
-// Input: bytes that say how to build a program, of basic operations and contractions of all kinds, quantized or not.
-// Whatever they build:
-//   - InferOp accepts or refuses each operation, however wild its parameters;
-//   - what is traced evaluates, and Expand, Dce and Fold keep its bits;
+// Input: bytes that describe a program of basic operations and contractions of all kinds, quantized or not. For every
+// input:
+//   - InferOp accepts or refuses each operation, with any parameters;
+//   - a traced program evaluates, and Expand, Dce and Fold keep its bits;
 //   - Inject with int8 rules gives a program that evaluates, whose expansion has its bits, and which, converted and
 //     folded, serves its bits;
 //   - ValueAndGrad keeps the outputs, and its expansion has its bits.
@@ -58,7 +58,7 @@ namespace {
 
 using namespace aqt;  // NOLINT: a program of its own
 
-// Choices from bytes; zeros after the end.
+// Choices from bytes, with zeros after the end.
 class Bytes {
  public:
   Bytes(const uint8_t* data, size_t size) : data_(data), size_(size) {}
@@ -156,8 +156,24 @@ std::pair<Op, std::vector<Value>> AnyOp(Bytes& bytes, const std::vector<Value>& 
       return {ReduceOp{static_cast<kernels::ReduceKind>(bytes.Below(kernels::kNumReduceKinds)), bytes.SomeAxes(rank),
                        bytes.Flip()},
               {x}};
-    case 7: return {AnyBroadcast(bytes, x.shape()), {x}};
-    case 8: return {AnyReshape(bytes, x.shape()), {x}};
+    case 7: {
+      BroadcastOp op{bytes.AnyShape(), {}};
+      // Axes of the operand: the first, the last or any.
+      if (bytes.Flip()) {
+        for (const int64_t extent : x.shape()) op.shape.push_back(extent == 1 ? bytes.Number() : extent);
+      }
+      const int64_t first = bytes.Flip() ? 0 : op.shape.rank() - rank;
+      for (int64_t i = 0; i < rank; ++i) op.axes.push_back(first + i);
+      return {op, {x}};
+    }
+    case 8: {
+      ReshapeOp op{bytes.AnyShape()};
+      if (bytes.Flip()) {  // one that fits
+        op.shape = bytes.Flip() ? Shape{1} : Shape{};
+        for (int64_t i = rank; i-- > 0;) op.shape.push_back(x.shape()[i]);
+      }
+      return {op, {x}};
+    }
     case 9: {
       TransposeOp op{};
       const int64_t turn = bytes.Number();
@@ -193,7 +209,7 @@ std::pair<Op, std::vector<Value>> AnyOp(Bytes& bytes, const std::vector<Value>& 
     case 25:
       return {RandomBitsOp{bytes.AnyShape()},
               {bytes.Flip() ? x : Value(Array::Of<uint32_t>({bytes.Next(), bytes.Next()}, {2}))}};
-    case 26: {  // the payload of a NaN is not promised: zeros take its place
+    case 26: {  // the payload of a NaN is not promised, so NaNs are replaced by zeros
       const bool small_float = IsFloat(x.dtype()) && !kernels::IsArithmetic(x.dtype());
       if (small_float) break;
       return {BitcastOp{kDTypes[bytes.Below(std::size(kDTypes))]},
@@ -230,7 +246,7 @@ DotGeneral AnyConfig(Bytes& bytes) {
   }
 }
 
-// One contraction: how, and of what.
+// One contraction, with its operands.
 struct AnyContraction {
   ContractionDims dims;
   std::vector<Value> operands;
@@ -312,7 +328,7 @@ std::optional<AnyContraction> AnyComposite(Bytes& bytes, const Value& lhs, const
   }
 }
 
-// The aval of the result, or why there is none.
+// The aval of the result, or the error.
 absl::StatusOr<Aval> OutOf(const AnyContraction& contraction, const DotGeneral& config) {
   const Aval& lhs = contraction.operands[0].aval();
   const Aval& rhs = contraction.operands[1].aval();
@@ -326,7 +342,7 @@ absl::StatusOr<Aval> OutOf(const AnyContraction& contraction, const DotGeneral& 
   return dot.plan().out_aval();
 }
 
-// Whether a transform gave a program. An error must be the caller's, not an internal one.
+// Whether a transform returned a program. An error must be the caller's, not an internal one.
 bool Transformed(const absl::StatusOr<Program>& program) {
   AQT_CHECK(program.status().code() != absl::StatusCode::kInternal);
   return program.ok();
@@ -417,7 +433,7 @@ void CheckExpanded(const Program& program, const SlotValues& values) {
   CheckSame(Evaluated(program, values), Evaluated(*expanded, values));
 }
 
-// Folded with the parameters, `program` gives its outputs and frozen values.
+// The outputs and frozen values of `program`, folded with the parameters.
 void CheckFolded(const Program& program, const SlotValues& values, const SlotValues& params) {
   const absl::StatusOr<Folded> folded = Fold(program, params);
   AQT_CHECK(folded.ok());

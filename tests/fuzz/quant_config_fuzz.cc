@@ -1,5 +1,5 @@
-// Input: a textproto of aqt.config.DotGeneral. An error names a place in the text. What is accepted is the same when
-// written and read again, and a contraction by it gives a result or an error.
+// Input: a textproto of aqt.config.DotGeneral. An error names a place in the text. An accepted configuration is
+// unchanged when written and read again, and a contraction with it gives a result or an error.
 
 #include <cstddef>
 #include <cstdint>

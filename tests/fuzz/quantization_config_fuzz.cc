@@ -1,4 +1,4 @@
-// Input: the JSON of a quantization_config. What is accepted is the same when written and read again, and its rules
+// Input: the JSON of a quantization_config. An accepted one is unchanged when written and read again, and its rules
 // decide on any weight.
 
 #include <cstddef>
@@ -34,7 +34,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const auto* const roles = new serving::ModuleRoles();
   absl::StatusOr<serving::RuleSet> rules =
       serving::RuleSet::FromQuantizationConfig(*config, *roles, [size](absl::string_view) { return size % 3 == 0; });
-  if (!rules.ok()) {  // a class or a pattern that is not known here
+  if (!rules.ok()) {  // an unknown class or an unsupported pattern
     AQT_CHECK(absl::IsInvalidArgument(rules.status()) || absl::IsUnimplemented(rules.status()));
     return 0;
   }

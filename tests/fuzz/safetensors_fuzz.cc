@@ -1,5 +1,5 @@
-// Input: a whole safetensors file. What the reader accepts must obey the format's rules, and writing it down again must
-// give a header that reads as the same.
+// Input: a complete safetensors file. An accepted file must obey the format's rules, and writing it again must give a
+// header that reads the same.
 
 #include <cstddef>
 #include <cstdint>
@@ -30,7 +30,7 @@ void CheckHeader(const aqt::io::SafetensorsHeader& header, int64_t data_bytes) {
   const auto again = aqt::io::ParseSafetensorsHeader(layout->json, data_bytes);
   AQT_CHECK(again.ok());
   AQT_CHECK(again->metadata == header.metadata && again->tensors.size() == specs.size());
-  // Written once more it is stable, also where tensors of size zero stood in another order.
+  // Writing once more is stable, also if tensors of size zero were in another order.
   std::vector<aqt::io::TensorSpec> sorted(again->tensors.begin(), again->tensors.end());
   const auto stable = aqt::io::LayOutSafetensors(std::move(sorted), {.metadata = again->metadata});
   AQT_CHECK(stable.ok() && stable->json == layout->json);
@@ -43,8 +43,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   uint64_t length = 0;
   std::memcpy(&length, data, 8);
   absl::string_view rest(reinterpret_cast<const char*>(data) + 8, size - 8);
-  // An engine seldom guesses the length, so any other value means: the rest is all header, and the size of the data is
-  // in the upper bits.
+  // An engine seldom guesses the length. So any other value means that the rest is header, and the upper bits are the
+  // size of the data.
   const bool fits = length <= rest.size();
   const absl::string_view json = fits ? rest.substr(0, length) : rest;
   const int64_t data_bytes = fits ? static_cast<int64_t>(rest.size() - length) : static_cast<int64_t>(length >> 24);

@@ -1,6 +1,6 @@
-// Input: a saved program whose checksums need not be right: they are made right first, so that what lies behind them is
-// reached. What is accepted is the same when written and read again, with all composites of aqt/ops; if it is small,
-// both evaluate alike, or fail alike, and expansion gives a program or an error.
+// Input: a saved program. Its checksums are corrected first, so that the code after them is reached. An accepted
+// program is unchanged when written and read again, with all composites of aqt/ops. If it is small, both give the same
+// results or errors, and expansion gives a program or an error.
 
 #include <cstddef>
 #include <cstdint>
@@ -31,7 +31,7 @@ uint32_t Crc32(absl::string_view bytes) {
   return ~crc;
 }
 
-// The records as they are, each with its own checksum.
+// The records, each with a correct checksum.
 std::string Repaired(std::string bytes) {
   for (size_t at = 12; at + 8 <= bytes.size();) {
     size_t size = 0;
@@ -46,7 +46,7 @@ std::string Repaired(std::string bytes) {
 
 constexpr aqt::LoadOptions kOptions{.max_statistics_bytes = 1 << 20};
 
-// Whether every variable has few elements, also of the calls inside.
+// Whether every variable has few elements, including those of calls.
 bool IsSmall(const aqt::Program& program) {
   int64_t elements = 0;
   for (const aqt::Aval& aval : program.vars) {

@@ -1,5 +1,5 @@
-// Input: the file of a trainer's state. What is accepted is the same when written and read again. A trainer that takes
-// it continues from it; one that refuses it is unchanged.
+// Input: the file of a trainer's state. An accepted file is unchanged when written and read again. A trainer that
+// accepts it continues from it; a trainer that refuses it is unchanged.
 
 #include <algorithm>
 #include <cstddef>
@@ -33,7 +33,7 @@ using aqt::SlotKind;
 using aqt::Value;
 using aqt::nn::Trainer;
 
-// One file, whatever its path, in memory.
+// One file in memory, for any path.
 class OneFile final : public aqt::io::FileSystem {
  public:
   explicit OneFile(std::string content = "") : content_(std::move(content)) {}

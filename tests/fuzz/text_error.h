@@ -1,7 +1,7 @@
 #ifndef AQT_TESTS_FUZZ_TEXT_ERROR_H_
 #define AQT_TESTS_FUZZ_TEXT_ERROR_H_
 
-// What every reader of a textproto promises of its errors.
+// The guarantees of every textproto reader for its errors.
 
 #include <cstdint>
 #include <vector>
@@ -15,7 +15,8 @@
 
 namespace aqt::fuzz {
 
-// `status` is what a reader said of `text`, whose source is "t": a code for a user's mistake, and a place in the text.
+// `status` is a reader's error for `text` with the source "t". It must have the code of a user's mistake and a place in
+// the text.
 inline void CheckTextError(const absl::Status& status, absl::string_view text) {
   AQT_CHECK(absl::IsInvalidArgument(status) || absl::IsUnimplemented(status));
   const std::vector<absl::string_view> parts = absl::StrSplit(status.message(), absl::MaxSplits(':', 3));

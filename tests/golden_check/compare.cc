@@ -22,7 +22,7 @@ int64_t Position(uint64_t bits, int num_bits) {
   return (bits & sign) != 0 ? -static_cast<int64_t>(bits & ~sign) : static_cast<int64_t>(bits);
 }
 
-// How many numbers of their dtype two values are apart; null if one of them is not finite.
+// The distance of two values in units of their dtype; null if one of them is not finite.
 template <class T>
 std::optional<int64_t> UnitsApart(T a, T b) {
   if (!std::isfinite(ConvertElement<double>(a)) || !std::isfinite(ConvertElement<double>(b))) return std::nullopt;
@@ -36,7 +36,7 @@ bool Accepts(const Tolerance& tolerance, double got, double want) {
   if (SameValue(got, want)) return true;
   if (tolerance.kind != Tolerance::Kind::kRtol) return false;
   if (tolerance.po2) return got == 0.5 * want || got == 2 * want;
-  if (std::isinf(want) && !std::isinf(tolerance.atol)) return false;  // inf <= inf says nothing
+  if (std::isinf(want) && !std::isinf(tolerance.atol)) return false;  // inf <= inf would always hold
   return std::fabs(got - want) <= tolerance.atol + tolerance.value * std::fabs(want);
 }
 

@@ -92,7 +92,7 @@ TEST(Compare, PowersOfTwoMayBeOneStepOff) {
   EXPECT_FALSE(Passes(-0.5f, 0.5f, po2));
 }
 
-// "units": a recorded value known to be off, so that equal values fail.
+// "units": the recorded value is known to be off, so equal values fail.
 TEST(Compare, UnitsTakeNeighboursButNotTheValue) {
   const Tolerance one{.kind = Tolerance::Kind::kUnits, .value = 1};
   const auto check = [&](float got, float want) {

@@ -19,7 +19,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr int64_t kMaxFileBytes = int64_t{1} << 26;
 
-// -0 as 0, since Compare takes them for equal.
+// -0 as 0, since Compare treats them as equal.
 Array WithoutNegativeZeros(const Array& x) {
   ArrayBuilder builder(x.aval());
   VisitDType(x.dtype(), [&]<class T>() {

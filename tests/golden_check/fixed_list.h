@@ -1,16 +1,14 @@
 #ifndef AQT_TESTS_GOLDEN_CHECK_FIXED_LIST_H_
 #define AQT_TESTS_GOLDEN_CHECK_FIXED_LIST_H_
 
-// What the library computes by default where it deliberately differs from the original (Compat):
-// tests/golden/fixed.json.
+// The library's default results where they deliberately differ from the original (Compat): tests/golden/fixed.json.
 //
 //   {"ARITHMETIC_XLA_COMPATIBLE": {
 //     "CASE": {"compat": ["FIELD"],
 //              "tensors": {"NAME": {"aval": "s8[1,33]", "sha256": "..."},
 //                          "NAME": {"aval": "f32[2]", "values": [1.5, "nan"]}}},
 //     "CASE": {"compat": ["FIELD"], "error": "FAILED_PRECONDITION"}}}
-//
-// A tensor that is recorded as exact has the SHA-256 of its bytes (-0 as 0), any other one its values, which are
+// A tensor that is recorded as exact has the SHA-256 of its bytes (-0 as 0). Any other tensor has its values, which are
 // compared with the tolerance of the recorded ones.
 
 #include <map>
@@ -36,7 +34,7 @@ struct FixedTensor {
 };
 // The entry for a tensor that is recorded with this tolerance.
 FixedTensor MakeFixedTensor(const Array& value, const Tolerance& tolerance);
-// As Compare: null, or what is wrong.
+// Like Compare: null, or the error.
 std::optional<std::string> Compare(const Array& got, const FixedTensor& want, const Tolerance& tolerance);
 
 struct FixedCase {
@@ -46,8 +44,8 @@ struct FixedCase {
 };
 using FixedList = std::map<std::string, FixedCase, std::less<>>;  // by case
 
-// The list for this arithmetic, empty when the file has none. InvalidArgument, naming the file and the entry, when it
-// is not as described above, or names a field that Compat lacks.
+// The list for this arithmetic, empty if the file has none. InvalidArgument, naming the file and the entry, if the
+// format differs from the above, or if it names a field that Compat lacks.
 absl::StatusOr<FixedList> LoadFixedList(const io::FileSystem& fs, const std::string& path, Arithmetic arithmetic);
 // Replaces the list of this arithmetic in the file, which is created if it is missing. Tensors with values are f32,
 // bf16 or f16.

@@ -1,4 +1,4 @@
-// What the library computes by default: the list of recorded cases that it computes otherwise than the original.
+// The list of recorded cases whose default results differ from the original's.
 
 #include "tests/golden_check/fixed_list.h"
 

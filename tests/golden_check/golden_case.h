@@ -41,7 +41,7 @@ struct StatefulConfig {
   Axes calibration_axes;
   std::vector<QuantMode> steps;
 };
-// Only the numerics, on values that are already scaled.
+// Only the numerics, on scaled values.
 struct NumericsConfig {
   Numerics numerics;
 };
@@ -94,7 +94,7 @@ struct MlpConfig {
   std::vector<Layer> layers;
 };
 // Layers quantized as in training, then served from frozen kernels, and from frozen scales of the activations if these
-// are calibrated before.
+// were calibrated.
 struct ServingConfig {
   DotGeneral dot_general = {};
   std::vector<Layer> layers = {};
@@ -102,8 +102,8 @@ struct ServingConfig {
   bool train_equals_serve = false;     // bit for bit
   bool serve_ignores_kernels = false;  // the float ones
 };
-// One contraction, each operand a parameter or data: trained or calibrated, converted and served. Parameters are frozen
-// by value and scale, data by the scale that their statistics hold.
+// One contraction, trained or calibrated, converted and served. Each operand is a parameter or data. Parameters are
+// frozen by value and scale, data by the scale from their statistics.
 struct ServedDotConfig {
   DotGeneral config = {};
   DotDims dims = {};
@@ -155,13 +155,13 @@ struct ExpectedTensor {
 
 struct GoldenCase {
   std::string name, family, feature;
-  // Unimplemented when the library has no API for the feature or the configuration.
+  // Unimplemented if the library has no API for the feature or the configuration.
   absl::StatusOr<CaseConfig> config;
   Tensors inputs;
   std::vector<ExpectedTensor> expected;  // in the order of the manifest
 };
 
-// What the original refuses: a case without results, and the error.
+// A case that the original refuses: without results, with the error.
 struct RefusedCase {
   GoldenCase golden_case;
   std::string error;
@@ -174,7 +174,7 @@ struct GoldenFamily {
 };
 
 struct GoldenSet {
-  Semantics semantics{.compat = Compat::Original()};  // by which the numbers were made
+  Semantics semantics{.compat = Compat::Original()};  // that made the numbers
   std::vector<GoldenFamily> families;                 // in the order of the manifest
 };
 

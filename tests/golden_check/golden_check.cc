@@ -29,7 +29,7 @@ namespace {
 // The runs of a case, by the names of the given tensors.
 using Runs = std::map<std::vector<std::string>, absl::StatusOr<Computed>>;
 
-// What is computed from these given tensors.
+// The results computed from these given tensors.
 absl::StatusOr<Computed> RunGiven(const GoldenCase& golden_case, const Semantics& semantics, Runner runner, Way way,
                                   const std::vector<std::string>& names) {
   Tensors tensors;
@@ -45,7 +45,7 @@ absl::StatusOr<Computed> RunGiven(const GoldenCase& golden_case, const Semantics
   return result;
 }
 
-// What is wrong with a computed tensor.
+// The error of a computed tensor.
 std::optional<std::string> WrongIn(const Tensors& tensors, const ExpectedTensor& expected, const FixedCase* fixed) {
   const auto got = tensors.find(expected.name);
   if (got == tensors.end()) return "did not come out";
@@ -57,7 +57,7 @@ std::optional<std::string> WrongIn(const Tensors& tensors, const ExpectedTensor&
   return Compare(got->second, listed->second, expected.tolerance);
 }
 
-// The verdict on one way, whose runs are added to `runs`.
+// The verdict on one way. Adds its runs to `runs`.
 CaseResult CheckRuns(const GoldenCase& golden_case, const Semantics& semantics, Runner runner, Way way,
                      const FixedCase* fixed, Runs& runs) {
   int failures = 0;
@@ -106,12 +106,12 @@ CaseResult CheckRuns(const GoldenCase& golden_case, const Semantics& semantics, 
   return result;
 }
 
-// The first tensor that has other bits in `b` than in `a`, or that is only in `a` (unless the ways differ, which do not
-// show the same ones); null if there is none.
+// The first tensor whose bits differ in `a` and `b`, or that is only in `a` (unless the ways differ, which return
+// different tensors); null if there is none.
 std::optional<std::string> FirstDifference(const Runs& a, const Runs& b, bool other_way) {
   for (const auto& [given, computed] : a) {
     const auto run = b.find(given);
-    if (run == b.end()) continue;  // nothing that this way shows follows from these tensors
+    if (run == b.end()) continue;  // no result of this way depends on these tensors
     const absl::StatusOr<Computed>& others = run->second;
     if (!computed.ok() || !others.ok()) {
       if (computed.status() == others.status() || other_way) continue;
@@ -139,7 +139,7 @@ std::string LabelOf(Way way) {
   return "?";
 }
 
-// Those of `ways` that the case has.
+// The ways of the case among `ways`.
 std::vector<Way> WaysAmong(const GoldenCase& golden_case, const std::vector<Way>& ways) {
   std::vector<Way> own = WaysOf(golden_case);
   const auto is_left_out = [&](Way way) { return std::find(ways.begin(), ways.end(), way) == ways.end(); };
@@ -147,8 +147,8 @@ std::vector<Way> WaysAmong(const GoldenCase& golden_case, const std::vector<Way>
   return own;
 }
 
-// The tensors of a case that are not as recorded, and the fields of Compat without which they would be; null if there
-// are none.
+// The tensors of a case that differ from the recorded ones, and the fields of Compat that would make them equal; null
+// if there are none.
 absl::StatusOr<std::optional<FixedCase>> DifferencesFromOriginal(const GoldenCase& golden_case, Semantics semantics) {
   const auto differences = [&](const Compat& compat) -> absl::StatusOr<FixedCase> {
     semantics.compat = compat;
@@ -192,7 +192,7 @@ struct Counts {
   }
 };
 
-// Says how far a long run has come, every few seconds.
+// Reports the progress of a long run every few seconds.
 class Progress {
  public:
   Progress(size_t total, std::ostream& err) : total_(total), err_(err) {}
@@ -247,7 +247,7 @@ A DIR with scalify.json, jaxamp.json or fp8layers.json holds cases of other syst
 Exit code: 0 when no case failed, 1 when one did, 2 when the arguments or files are bad.
 )";
 
-// InvalidArgument with what is wrong.
+// InvalidArgument with the error.
 absl::StatusOr<Arguments> ParseArguments(const std::vector<std::string>& arguments) {
   Arguments parsed;
   for (const std::string& argument : arguments) {
@@ -295,8 +295,8 @@ absl::Status UpdateFixedList(const io::FileSystem& fs, const GoldenSet& set, con
   return SaveFixedList(fs, path, set.semantics.arithmetic, list);
 }
 
-// The configuration without what no step of the case reads, since the text refuses this where it is illegal: the
-// backward passes of a case without gradients, and the s32 accumulator of a convolution.
+// The configuration without the fields that no step of the case reads, since the text refuses them if they are illegal:
+// the backward passes of a case without gradients, and the s32 accumulator of a convolution.
 CaseConfig WithoutWhatHasNoEffect(const GoldenCase& golden_case) {
   CaseConfig config = *golden_case.config;
   const auto drop_backward = [&](DotGeneral& dot) {
@@ -310,13 +310,13 @@ CaseConfig WithoutWhatHasNoEffect(const GoldenCase& golden_case) {
   return config;
 }
 
-// The verdict on a case from those of its runs, by label.
+// The verdict on a case from the verdicts on its runs, by label.
 CaseResult Joined(const std::vector<std::pair<std::string, CaseResult>>& results) {
   CaseResult joined{Verdict::kPassed, "", results[0].second.signed_zeros};
   std::vector<std::pair<std::string, std::vector<std::string>>> labels;  // by reason to fail
   for (const auto& [label, result] : results) {
     for (const std::string& refused : result.refused) joined.refused.push_back(absl::StrCat(label, ": ", refused));
-    // The first run is supported: what this one lacks, it refuses.
+    // The first run is supported, so anything missing here is a refusal.
     if (result.verdict == Verdict::kNotSupported) joined.refused.push_back(absl::StrCat(label, ": ", result.reason));
     if (result.verdict != Verdict::kFailed) continue;
     joined.verdict = Verdict::kFailed;
@@ -341,7 +341,7 @@ CaseResult CheckCase(const GoldenCase& golden_case, const Semantics& semantics, 
   const std::vector<Way> ways = WaysAmong(golden_case, options.ways);
   if (ways.empty()) return {Verdict::kNotSupported, "the case has none of these ways"};
   std::vector<std::pair<std::string, CaseResult>> results;
-  // A rule is refused where it is illegal, even if no step of this case reads that.
+  // An illegal rule is refused, even if no step of this case reads the illegal field.
   GoldenCase lean = golden_case;
   if (golden_case.config.ok()) lean.config = WithoutWhatHasNoEffect(golden_case);
   Runs structs, text;

@@ -39,7 +39,7 @@ using ::testing::UnorderedElementsAreArray;
 
 // ---- the recorded cases
 
-// What programs refuse on purpose: to store operands that cannot be stored. By case.
+// Intended refusals of programs, by case: operands that cannot be stored.
 using Refusals = std::map<std::string, std::string>;
 constexpr char kBias[] =
     "aqt_quantize [contraction]: an operand with a calibration bias cannot be quantized ahead of time";
@@ -47,8 +47,7 @@ constexpr char kMidAlphas[] =
     "aqt_dot_general [contraction]: DotGeneral: the tensor for fwd.lhs: with mid alphas a quantized operand depends on "
     "the other one";
 
-// Every case of the part that is copied here passes, and programs refuse exactly these; `minimum` keeps the part from
-// shrinking unseen.
+// Every case of the subset passes, and programs refuse exactly these. `minimum` detects a smaller subset.
 void ExpectAllPass(const std::string& dir, const std::map<std::string, int>& minimum, const Refusals& refusals) {
   const MainResult result = Main({absl::StrCat("--golden_dir=", dir), "--verbose"});
   EXPECT_EQ(result.code, 0) << result.out << result.err;
@@ -114,7 +113,7 @@ TEST(GoldenCases, OnlyTheFamiliesAskedForAreRead) {
   EXPECT_THAT(result.out, Not(HasSubstr("dot_general")));
 }
 
-// ---- the checker sees a library that computes something else
+// ---- the checker detects a library with other results
 
 bool HasWay(const GoldenCase& golden_case, Way way) {
   const std::vector<Way> ways = WaysOf(golden_case);
@@ -123,7 +122,7 @@ bool HasWay(const GoldenCase& golden_case, Way way) {
 
 struct Recording {
   const char* dir;
-  Way way;  // the only one in which cases run
+  Way way;  // the only way in which cases run
 };
 
 class MutationTest : public ::testing::TestWithParam<Recording> {
@@ -133,9 +132,9 @@ class MutationTest : public ::testing::TestWithParam<Recording> {
     for (const char* family : {"local_aqt_tiling", "einsum_conv_ragged", "training"}) families_.push_back(family);
   }
 
-  // Families with configurations whose change shows in exact tensors.
+  // Families with configurations whose changes are visible in exact tensors.
   std::vector<std::string> families_ = {"int_numerics", "dot_general", "serving", "readme"};
-  // How many of the cases that `mutate` changes (and returns true for) then fail. The others are named.
+  // The number of failing cases among those that `mutate` changes (and returns true for). The others are named.
   int CountFailures(const std::function<bool(GoldenCase&)>& mutate) {
     const auto& [dir, way] = GetParam();
     absl::StatusOr<GoldenSet> set = LoadGolden(io::LocalFileSystem(), dir, families_);
@@ -180,18 +179,18 @@ bool ForEachQuantizer(GoldenCase& golden_case, const std::function<bool(Quantize
   return any;
 }
 
-// 127 in place of 127.5.
+// 127 instead of 127.5.
 TEST_P(MutationTest, AnotherQuantBoundFails) {
   const int failures = CountFailures([](GoldenCase& golden_case) {
     for (const auto& [name, input] : golden_case.inputs) {
-      if (input.dtype() == DType::kBF16) return false;  // has few enough bits for both bounds to give the same
+      if (input.dtype() == DType::kBF16) return false;  // has so few bits that both bounds give the same result
     }
     return ForEachQuantizer(golden_case, [](Quantizer& quantizer) {
       auto* integer = std::get_if<IntSymmetric>(&quantizer.numerics);
       if (integer == nullptr || integer->bits != 8 || !integer->preserve_zero || integer->preserve_max_val)
         return false;
       if (!quantizer.calibration.has_value() || !std::holds_alternative<AbsMax>(*quantizer.calibration)) return false;
-      // Rounded up to powers of two both bounds can give the same.
+      // Rounded up to powers of two, both bounds can give the same result.
       if (std::get<AbsMax>(*quantizer.calibration).po2_scale) return false;
       integer->preserve_max_val = true;
       return true;
@@ -200,7 +199,7 @@ TEST_P(MutationTest, AnotherQuantBoundFails) {
   EXPECT_GE(failures, 10);
 }
 
-// Half-integers in place of integers, and the other way round; in models, truncation.
+// Half-integers instead of integers, and vice versa; in models, truncation.
 TEST_P(MutationTest, AnotherRoundingFails) {
   const int failures = CountFailures([](GoldenCase& golden_case) {
     const bool model = golden_case.family == "serving" || golden_case.family == "training";
@@ -219,7 +218,7 @@ TEST_P(MutationTest, AnotherRoundingFails) {
   EXPECT_GE(failures, 10);
 }
 
-// A library that forgets to multiply one scale onto the product, and shows everything else as it was.
+// A library that forgets to multiply the product by one scale, and is otherwise unchanged.
 TEST(Mutation, AScaleThatIsNotAppliedFails) {
   absl::StatusOr<GoldenSet> set = LoadGolden(io::LocalFileSystem(), kStock, {"dot_general"});
   ASSERT_TRUE(set.ok()) << set.status();
@@ -258,7 +257,7 @@ Array WithFlippedBit(const Array& value) {
   return std::move(builder).Build();
 }
 
-// One bit of one tensor is wrong in one way.
+// One bit of one tensor is wrong, in one way.
 TEST(Mutation, AWrongBitInOneWayFails) {
   absl::StatusOr<GoldenSet> set =
       LoadGolden(io::LocalFileSystem(), kStock, {"dot_general", "einsum_conv_ragged", "serving", "training"});
@@ -286,7 +285,7 @@ TEST(Mutation, AWrongBitInOneWayFails) {
         SCOPED_TRACE(absl::StrCat(golden_case.name, ", ", tensor.name, " as ", ToString(way)));
         ++seen[absl::StrCat(family.name, " ", ToString(way))];
         EXPECT_EQ(result.verdict, Verdict::kFailed);
-        if (way == ways[0]) continue;  // the others may be the ones that differ
+        if (way == ways[0]) continue;  // the other runs may differ
         const char* label = way == Way::kProgram ? "as a program: " : "as a prepared program: ";
         EXPECT_THAT(result.reason, StartsWith(absl::StrCat(label, tensor.name, " ")));
       }
@@ -299,7 +298,7 @@ TEST(Mutation, AWrongBitInOneWayFails) {
   }
 }
 
-// One tile for each axis, and one shard: the right product, with the scales of another one.
+// One tile for each axis, and one shard: the correct product, with the scales of another one.
 TEST(Mutation, ATilingThatIsForgottenFails) {
   absl::StatusOr<GoldenSet> set = LoadGolden(io::LocalFileSystem(), kStock, {"local_aqt_tiling"});
   ASSERT_TRUE(set.ok()) << set.status();
@@ -322,7 +321,7 @@ TEST(Mutation, ATilingThatIsForgottenFails) {
   EXPECT_GE(local, 3);
 }
 
-// ---- both ways to the configuration
+// ---- both sources of the configuration
 
 // `text` without the lines of one field.
 std::string Without(const std::string& text, const std::string& field) {
@@ -439,7 +438,7 @@ TEST(CheckCase, ErrorsDecideTheVerdict) {
   result = with(absl::InvalidArgumentError("wrong"));
   EXPECT_EQ(result.verdict, Verdict::kFailed);
   EXPECT_THAT(result.reason, HasSubstr("wrong"));
-  // The given tensor is not taken: what follows from it is not supported, but the rest is still compared.
+  // The given tensor is not used: results that depend on it are not supported, but the rest is compared.
   result = with(Tensors{{"scale", Array::Scalar(2.0f)}, {"y", Array::Scalar(3.0f)}});
   EXPECT_EQ(result.verdict, Verdict::kNotSupported);
   EXPECT_THAT(result.reason, HasSubstr("given"));

@@ -14,7 +14,7 @@
 
 int main(int argc, char** argv) {
   if (!aqt::io::OpenStandardStreams()) return 2;
-  // `bazel run` starts programs elsewhere; paths are relative to the user's folder.
+  // `bazel run` changes the working folder; paths are relative to the user's folder.
   if (const char* folder = std::getenv("BUILD_WORKING_DIRECTORY"); folder != nullptr && chdir(folder) != 0) {
     std::perror(folder);
     return 2;

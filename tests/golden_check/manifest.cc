@@ -27,7 +27,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr int64_t kMaxFileBytes = int64_t{1} << 30;
 
-// A logical dtype: how it is stored in the file, and what it becomes here.
+// A logical dtype: its dtype in the file, and in memory.
 struct StoredDType {
   absl::string_view name;
   io::FileDType file;
@@ -114,16 +114,16 @@ absl::StatusOr<Tolerance> ToTolerance(const Json& json) {
     } else if (key == "po2") {
       tolerance.po2 = value.get<bool>();
     } else if (key != "kind" && key != "value" && key != "atol" && key != "near_tie" && key != "statistical") {
-      // near_tie and statistical say why the numbers are wide.
+      // near_tie and statistical give the reason for a wide tolerance.
       return Invalid(absl::StrCat("unknown tolerance field ", key));
     }
   }
   return tolerance;
 }
 
-// Of a contraction's operand the manifest has the scale dtype that was bound to its calibration. AQT 0.9.0 overwrites
-// that with the quantizer's own, which the manifest lacks, but which shows in the dtype of the recorded scale: where it
-// is another one, the binding had no effect.
+// For a contraction's operand the manifest has the scale dtype that was bound to its calibration. AQT 0.9.0 overwrites
+// it with the quantizer's own, which the manifest lacks. If the dtype of the recorded scale differs, the binding had no
+// effect.
 void DropIneffectiveScaleDTypes(DotGeneral& config, const std::vector<ExpectedTensor>& expected) {
   const std::pair<absl::string_view, Tensor*> operands[] = {
       {"fwd.lhs.scale", &config.fwd.lhs},   {"fwd.rhs.scale", &config.fwd.rhs},   {"dlhs.lhs.scale", &config.dlhs.lhs},

@@ -13,10 +13,10 @@
 
 namespace aqt::golden {
 
-// The named families, or all if none is named. InvalidArgument or the errors of reading, naming file and case, if the
-// manifest lacks a family, a file is missing or not the one that was recorded (SHA-256, numbers of cases and tensors),
-// a tensor is missing or has another dtype or shape, or a field or tolerance is not understood. Only a configuration
-// that the library has no API for is left to the case (GoldenCase::config).
+// The named families, or all if none is named. Returns InvalidArgument or the errors of reading, naming file and case,
+// if the manifest lacks a family, a file is missing or differs from the recorded one (SHA-256, numbers of cases and
+// tensors), a tensor is missing or has another dtype or shape, or a field or tolerance is unknown. A configuration for
+// which the library has no API is an error of the case only (GoldenCase::config).
 absl::StatusOr<GoldenSet> LoadGolden(const io::FileSystem& fs, const std::string& dir,
                                      absl::Span<const std::string> families = {});
 

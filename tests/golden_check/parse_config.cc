@@ -36,8 +36,7 @@ absl::StatusOr<QuantizeConfig> ToQuantizeConfig(const Json& json, const Tensors&
                                    "tile_count", "tile_size", "tiled_shape"}));
   QuantizeConfig config;
   AQT_ASSIGN_OR_RETURN(config.quantizer, ToQuantizer(json, inputs));
-  // Axes are those of the call here: they may be those of an untiled shape, and none at all means one scale per
-  // element.
+  // Axes are those of the call: they may belong to an untiled shape, and no axes means one scale per element.
   config.calibration_axes = std::exchange(config.quantizer.calib_shared_axes.axes, {});
   if (json.contains("tile_axis")) {
     config.tilings.push_back({.axis = json["tile_axis"],
@@ -58,7 +57,7 @@ absl::StatusOr<QuantMode> ToQuantMode(const std::string& name) {
   return NoApi(absl::StrCat("the mode ", name));
 }
 
-// state0, where it is given, is what the calibration starts from.
+// state0, if given, is the initial state of the calibration.
 absl::StatusOr<StatefulConfig> ToStatefulConfig(const Json& json, const Tensors& inputs) {
   AQT_RETURN_IF_ERROR(
       CheckFields(json, "stateful calibration", {"numerics", "calibration", "calibration_axes", "steps", "state0"}));
@@ -105,14 +104,14 @@ absl::StatusOr<DotGeneralRaw> ToDotGeneralRaw(const Json& json, const Tensors& i
   return raw;
 }
 
-// AQT reads use_fwd_quant of dlhs.rhs and drhs.rhs only. The library refuses it elsewhere.
+// AQT reads use_fwd_quant only in dlhs.rhs and drhs.rhs. The library refuses it elsewhere.
 void DropUnreadFwdQuant(DotGeneral& config) {
   for (Tensor* tensor : {&config.fwd.lhs, &config.fwd.rhs, &config.dlhs.lhs, &config.drhs.lhs}) {
     tensor->use_fwd_quant = false;
   }
 }
 
-// AQT's convolution reads the quantizers only. The library refuses most other modes.
+// AQT's convolution reads only the quantizers. The library refuses most other modes.
 void DropUnreadModes(DotGeneralRaw& config) {
   for (Tensor* tensor : {&config.lhs, &config.rhs}) *tensor = Tensor{.quantizer = std::move(tensor->quantizer)};
 }
@@ -127,7 +126,7 @@ absl::StatusOr<DotGeneral> ToDotGeneral(const Json& json, const Tensors& inputs)
   return config;
 }
 
-// `json` is a configuration and nothing else; null is the float product.
+// `json` is only a configuration; null is the float product.
 absl::StatusOr<std::optional<DotGeneral>> ToOptionalDotGeneral(const Json& json, const Tensors& inputs) {
   if (json.is_null()) return std::optional<DotGeneral>();
   AQT_RETURN_IF_ERROR(CheckFields(json, "dot_general", {"fwd", "dlhs", "drhs"}));
@@ -143,7 +142,7 @@ DotDims ToDotDims(const Json& dims) {
 }
 
 absl::StatusOr<DotGeneralConfig> ToDotGeneralConfig(const Json& json, const Tensors& inputs) {
-  // The last three describe what the original did.
+  // The last three describe the original's run.
   AQT_RETURN_IF_ERROR(CheckFields(
       json, "dot_general",
       {"fwd", "dlhs", "drhs", "dimension_numbers", "observed", "jit_forward_differs_in", "jit_forward_fails_with"}));
@@ -168,7 +167,7 @@ absl::StatusOr<TensorTiling> ToTensorTiling(const Json& json) {
                       .remaining_axes = ToAxisTilings(json.at("remaining_axes"))};
 }
 
-// Like a contraction, except for the tiling and for where the configuration is; null is the float product.
+// Like a contraction, except for the tiling and the place of the configuration; null is the float product.
 absl::StatusOr<DotGeneralConfig> ToTiledDotGeneralConfig(const Json& json, const Tensors& inputs) {
   AQT_RETURN_IF_ERROR(CheckFields(json, "tiled_dot_general", {"dot_general", "tiling", "dimension_numbers"}));
   DotGeneralConfig config;
@@ -184,7 +183,7 @@ absl::StatusOr<DotGeneralConfig> ToTiledDotGeneralConfig(const Json& json, const
 }
 
 absl::StatusOr<EinsumConfig> ToEinsumConfig(const Json& json, const Tensors& inputs, bool of_product) {
-  // The last one describes what the original called.
+  // The last one describes the original's call.
   AQT_RETURN_IF_ERROR(CheckFields(json, "einsum", {"fwd", "dlhs", "drhs", "equation", "dot_general_call"}));
   EinsumConfig config{.equation = json.at("equation"), .config = {}, .of_product = of_product};
   AQT_ASSIGN_OR_RETURN(config.config, ToDotGeneral(json, inputs));
@@ -231,7 +230,7 @@ absl::StatusOr<RandomConfig> ToRandomConfig(const Json& json) {
 }
 
 absl::StatusOr<MlpConfig> ToMlpConfig(const Json& json, const Tensors& inputs) {
-  // The first one describes how the initial weights, which are recorded, were drawn.
+  // The first one describes the distribution of the recorded initial weights.
   AQT_RETURN_IF_ERROR(CheckFields(
       json, "layers", {"init_with_jax_threefry_partitionable", "dot_general", "layers", "max_abs_diff_to_printed"}));
   MlpConfig config;
@@ -265,7 +264,7 @@ absl::StatusOr<std::vector<Layer>> ToLayers(const Json& features, const std::str
 
 // Cases that calibrate before they serve have another set of fields.
 absl::StatusOr<ServingConfig> ToCalibratedServingConfig(const Json& json, const Tensors& inputs) {
-  // The last one says how far the original's result is from the float one.
+  // The last one is the distance of the original's result from the float one.
   AQT_RETURN_IF_ERROR(CheckFields(json, "serving",
                                   {"fwd", "dlhs", "drhs", "features", "calibration_batches",
                                    "bitwise_train_equals_serve", "max_abs_diff_to_float"}));
@@ -326,7 +325,7 @@ absl::Status ParseOptimizer(const std::string& text, TrainingConfig& config) {
 }
 
 absl::StatusOr<TrainingConfig> ToTrainingConfig(const Json& json, const Tensors& inputs) {
-  // The last three describe how the original's curve went.
+  // The last three describe the original's loss curve.
   AQT_RETURN_IF_ERROR(CheckFields(json, "training",
                                   {"dot_general", "dims", "steps", "batch_size", "optimizer", "loss", "activation",
                                    "final_loss", "mean_last10", "max_deviation_under_small_perturbation"}));

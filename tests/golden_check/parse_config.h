@@ -10,9 +10,8 @@
 
 namespace aqt::golden {
 
-// `inputs` are the inputs of the case: some configurations refer to them.
-// Unimplemented for a feature, a kind or a field that is not known here; InvalidArgument when one is missing or has the
-// wrong type.
+// `inputs` are the inputs of the case: some configurations refer to them. Unimplemented for an unknown feature, kind or
+// field; InvalidArgument if one is missing or has the wrong type.
 absl::StatusOr<CaseConfig> ParseConfig(absl::string_view feature, const nlohmann::ordered_json& config,
                                        const Tensors& inputs);
 

@@ -1,7 +1,7 @@
 #ifndef AQT_TESTS_GOLDEN_CHECK_PROGRAM_RUN_H_
 #define AQT_TESTS_GOLDEN_CHECK_PROGRAM_RUN_H_
 
-// How cases evaluate their programs.
+// Evaluation of the cases' programs.
 
 #include <optional>
 
@@ -15,9 +15,9 @@ namespace aqt::golden {
 // A program that is evaluated several times.
 class ProgramRun {
  public:
-  // `fixed` are the values that are the same each time; a prepared program has them from the start.
+  // `fixed` has the values that do not change between calls; a prepared program has them from the start.
   static absl::StatusOr<ProgramRun> Make(Way way, const Program& program, const SlotValues& fixed);
-  // Another array for a fixed value replaces it in this call.
+  // A different array for a fixed value replaces it in this call.
   absl::StatusOr<SlotValues> Eval(const SlotValues& inputs) const;
 
  private:
@@ -30,11 +30,11 @@ class ProgramRun {
 // Make and Eval.
 absl::StatusOr<SlotValues> Evaluate(Way way, const Program& program, const SlotValues& fixed, const SlotValues& inputs);
 
-// The values of both; those of `a` where both have one.
+// The union; if both have a value, that of `a`.
 SlotValues Union(SlotValues a, const SlotValues& b);
 
-// What a program in mode CONVERT freezes: what Fold computes from `known`, and what depends on a key in `data`, too.
-// The results of that program go to `out` if it is not null.
+// The tensors that a program in mode CONVERT freezes: those that Fold computes from `known`, and those that also depend
+// on a key in `data`. The results of that program are written to `out` if it is not null.
 absl::StatusOr<SlotValues> Frozen(Way way, const Program& convert, const SlotValues& known, const SlotValues& data,
                                   SlotValues* out = nullptr);
 

@@ -1,4 +1,4 @@
-// The recorded random configurations (tests/golden/random/README.md): results, refusals, and what differs by default.
+// The recorded random configurations (tests/golden/random/README.md): results, refusals, and default differences.
 
 #include <string>
 
@@ -56,7 +56,7 @@ TEST(RandomCases, WhatTheOriginalRefusesIsRefused) {
   EXPECT_THAT(result.out, HasSubstr("\nrefused by the original: refused "));
 }
 
-// Programs give what plans give, except for the tensors of operands that cannot be stored.
+// Programs give the results of plans, except for the tensors of operands that cannot be stored.
 TEST(RandomCases, ProgramsRefuseOnlyToStore) {
   const MainResult result = Main({absl::StrCat("--golden_dir=", kRandom)});
   int refusals = 0;
@@ -84,8 +84,8 @@ TEST(RandomSums, AllPass) {
   EXPECT_THAT(result.out, HasSubstr("\npassed 60, failed 0, not supported 0\n"));
 }
 
-// Else the cases would not show what Compat::Original() is for. The results are not listed: some are of Level 2
-// (docs/bits.md).
+// Otherwise the cases would not show the effect of Compat::Original(). The results are not listed, because some belong
+// to Level 2 (docs/bits.md).
 TEST(RandomSums, LettersOfOneOperandDifferByDefault) {
   const MainResult result = Main({absl::StrCat("--golden_dir=", kSums), "--compat=default"});
   EXPECT_EQ(result.code, 1);
@@ -101,7 +101,7 @@ TEST(Refused, OursIsAskedToo) {
       EXPECT_FALSE(refused_case.error.empty());
       refused += !AcceptedIn(refused_case.golden_case, set->semantics).has_value();
     }
-    // A case that the original computes is not refused.
+    // A case that the original accepts is not refused.
     ASSERT_FALSE(family.cases.empty());
     EXPECT_TRUE(AcceptedIn(family.cases[0], set->semantics).has_value()) << family.cases[0].name;
   }

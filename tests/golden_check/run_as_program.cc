@@ -76,7 +76,7 @@ class ContractionProgram {
     return tensors;
   }
 
-  // The frozen tensors, under their names in the manifest. Serving them must give this `out`.
+  // The frozen tensors, with their names from the manifest. Serving them must give this `out`.
   absl::StatusOr<Tensors> Freeze(const Array& out) const {
     AQT_ASSIGN_OR_RETURN(const Program convert, Injected(QuantMode::kConvert));
     AQT_ASSIGN_OR_RETURN(const SlotValues converted, EvaluateWithEach(convert, operands_, data_));
@@ -108,7 +108,8 @@ class ContractionProgram {
   ContractionProgram(const ContractionDims& dims, const DotGeneral& config, const Semantics& semantics, Way way)
       : dims_(dims), config_(config), semantics_(semantics), way_(way) {}
 
-  // The program in a mode, with output "out"; with g also the loss whose gradient by out is g, as its first output.
+  // The program in a mode, with output "out". With g, its first output is the loss whose gradient with respect to out
+  // is g.
   absl::StatusOr<Program> Injected(QuantMode mode, const SlotValues* frozen = nullptr, const Array* g = nullptr) const {
     std::vector<aqt::Input> inputs;
     for (const auto& [slot, value] : operands_) inputs.push_back({slot, value.aval()});
@@ -162,12 +163,12 @@ class ContractionProgram {
   SlotValues operands_, data_;
 };
 
-// Why operands cannot be quantized ahead of time by design; null for any other error. A calibration bias has no place
-// in a stored tensor, and with mid alphas each operand depends on the other one.
+// The reason why operands cannot be quantized ahead of time by design; null for any other error. A stored tensor has no
+// calibration bias, and with mid alphas each operand depends on the other one.
 std::optional<std::string> WhyNotFrozen(const absl::Status& status, const DotGeneral& config) {
   const bool has_mid_alphas = config.fwd.lhs_mid_alpha.has_value() || config.fwd.rhs_mid_alpha.has_value();
   if (!absl::IsUnimplemented(status) && !(has_mid_alphas && absl::IsInvalidArgument(status))) return std::nullopt;
-  const std::vector<std::string> parts = absl::StrSplit(status.message(), "; operands ");  // and where they are
+  const std::vector<std::string> parts = absl::StrSplit(status.message(), "; operands ");  // and their places
   return parts[0];
 }
 

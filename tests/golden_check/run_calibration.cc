@@ -40,8 +40,8 @@ Array Stack(const std::vector<Array>& rows) {
 
 }  // namespace
 
-// Expected are the scale and the arrays of the state after each step. With MeanOfAbsMax they end before the last step,
-// whose mode is not calibrate and which has names of its own.
+// The expected tensors are the scale and the arrays of the state after each step. With MeanOfAbsMax they end before the
+// last step, whose mode is not calibrate and which has its own names.
 absl::StatusOr<Tensors> Run(const StatefulConfig& config, const Tensors& inputs, const Semantics& semantics) {
   AQT_ASSIGN_OR_RETURN(const Array x, Input(inputs, "x"));
   if (x.shape().rank() == 0 || x.shape()[0] != static_cast<int64_t>(config.steps.size()) || config.steps.empty()) {

@@ -1,7 +1,7 @@
 #ifndef AQT_TESTS_GOLDEN_CHECK_RUN_CASE_H_
 #define AQT_TESTS_GOLDEN_CHECK_RUN_CASE_H_
 
-// Computes a recorded case by the library's public API.
+// Computes a recorded case with the library's public API.
 
 #include <map>
 #include <set>
@@ -19,18 +19,18 @@
 
 namespace aqt::golden {
 
-// Recorded tensors that take the place of computed ones.
+// Recorded tensors that replace computed ones.
 class Given {
  public:
   Given() = default;
   explicit Given(Tensors tensors) : tensors_(std::move(tensors)) {}
 
-  // The tensor of that name, or `computed`.
+  // The tensor with this name, or `computed`.
   Array Or(absl::string_view name, const Array& computed);
-  // Null when it is not given.
+  // Null if it is not given.
   const Array* Find(absl::string_view name);
   bool empty() const { return tensors_.empty(); }
-  // Whether each of them has been asked for.
+  // Whether each of them has been used.
   bool AllUsed() const { return used_.size() == tensors_.size(); }
 
  private:
@@ -38,13 +38,13 @@ class Given {
   std::set<std::string> used_;
 };
 
-// What a run computes.
+// The results of a run.
 struct Computed {
   Computed() = default;
   Computed(Tensors tensors_in) : tensors(std::move(tensors_in)) {}
 
-  Tensors tensors;  // under the names of the manifest; some that are not expected may be among them
-  // What this way refuses on purpose, and why. By tensor.
+  Tensors tensors;  // by their names in the manifest; may include tensors that are not expected
+  // Intended refusals of this way, with reasons, by tensor.
   std::map<std::string, std::string, std::less<>> refused = {};
 };
 
@@ -54,7 +54,7 @@ absl::StatusOr<Computed> RunCase(const GoldenCase& golden_case, const Semantics&
 
 // ---- its parts
 
-// In the file of each: quantizers and numerics; calibrations with state; contractions; einsum; convolutions; ragged
+// Each has its own file: quantizers and numerics; calibrations with state; contractions; einsum; convolutions; ragged
 // contractions; keys and noise; the hand-written product of AQT's README.
 absl::StatusOr<Tensors> Run(const QuantizeConfig& config, const Tensors& inputs, const Semantics& semantics,
                             Given& given);
@@ -72,7 +72,7 @@ absl::StatusOr<Tensors> Run(const RaggedDotConfig& config, const Tensors& inputs
 absl::StatusOr<Tensors> Run(const RandomConfig& config, const GoldenCase& golden_case);
 absl::StatusOr<Tensors> Run(const OperandKeysConfig& config, const Tensors& inputs, const Semantics& semantics);
 absl::StatusOr<Tensors> Run(const HandWrittenMatMulConfig& config, const Tensors& inputs, const Semantics& semantics);
-// Models, and contractions that are served.
+// Models, and served contractions.
 absl::StatusOr<Tensors> Run(const MlpConfig& config, const Tensors& inputs, const Semantics& semantics, Way way);
 absl::StatusOr<Tensors> Run(const ServingConfig& config, const Tensors& inputs, const Semantics& semantics,
                             Given& given, Way way);
@@ -96,15 +96,15 @@ class Recorder final : public Observer {
   Tensors tensors;
 };
 
-// "out", and what an observer saw of pass fwd without that prefix. `observed` is the out of the observed call: both
+// "out", and an observer's values of pass fwd without that prefix. `observed` is the out of the observed call: both
 // must have the same bits.
 absl::StatusOr<Tensors> ForwardTensors(Array out, const Array& observed, Tensors intermediate);
 
-// The input of that name, or InvalidArgument.
+// The input with this name, or InvalidArgument.
 absl::StatusOr<Array> Input(const Tensors& inputs, absl::string_view name);
 // x[i].
 Array Part(const Array& x, int64_t i);
-// The context of every call: with the key of the inputs, if there is one (u32[2]).
+// The context of every call, with the key from the inputs if there is one (u32[2]).
 absl::StatusOr<Context> MakeContext(const Tensors& inputs);
 // u32[2].
 Array KeyArray(const Key& key);

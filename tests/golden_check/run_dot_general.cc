@@ -78,7 +78,7 @@ absl::StatusOr<Tensors> Run(const DotGeneralConfig& config, const Tensors& input
   AQT_ASSIGN_OR_RETURN(const DotGeneralPlan plan,
                        DotGeneralPlan::Make(config.config, lhs.aval(), rhs.aval(), config.dims,
                                             {.passes = passes, .semantics = semantics}));
-  // An observer keeps steps from being fused. The results are those of a call without one; it must not change them.
+  // An observer prevents fusion. It must not change the results.
   std::optional<PreparedOperand> prepared_lhs, prepared_rhs;
   AQT_ASSIGN_OR_RETURN(const DotOperand l, Operand(plan, Side::kLhs, lhs, given.Find("fwd.lhs.scale"), prepared_lhs));
   AQT_ASSIGN_OR_RETURN(const DotOperand r, Operand(plan, Side::kRhs, rhs, given.Find("fwd.rhs.scale"), prepared_rhs));

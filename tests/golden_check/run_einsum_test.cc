@@ -14,7 +14,7 @@
 namespace aqt::golden {
 namespace {
 
-// Whatever a plan exchanges: the product gets what was recorded for it.
+// The product gets the recorded configuration, whatever the plan exchanges.
 TEST(ConfigOfEquation, OfAProductReachesIt) {
   EinsumConfig config{.equation = "bc,ab->ac", .config = DotGeneralMake(8, 4), .of_product = true};
   config.config.fwd.lhs_mid_alpha = 0.25;

@@ -1,5 +1,5 @@
-// Models: the layers of AQT's README, training, conversion and serving. The layers are traced as a function that knows
-// nothing of quantization; rules quantize them.
+// Models: the layers of AQT's README, training, conversion and serving. The layers are traced as a function without
+// quantization; rules quantize them.
 
 #include <algorithm>
 #include <cstdint>
@@ -52,7 +52,7 @@ Slot ParamSlot(size_t layer, absl::string_view name) {
 // The context key of a layer.
 Slot KeySlot(size_t layer) { return {SlotKind::kKey, LayerName(layer)}; }
 
-// Sees, and may replace, a value that the manifest has a name for.
+// Observes, and may replace, a value that has a name in the manifest.
 using Tap = absl::FunctionRef<Value(const std::string& name, const Value& value)>;
 Value NoTap(const std::string&, const Value& value) { return value; }
 
@@ -65,7 +65,7 @@ Value Model(const std::vector<Layer>& layers, Value x, Tap tap = NoTap) {
   return x;
 }
 
-// Kernels and biases under the names that the case has for them: `kernel` and `bias`, numbered.
+// Kernels and biases with their names in the case: `kernel` and `bias`, numbered.
 absl::StatusOr<SlotValues> Params(const std::vector<Layer>& layers, const Tensors& inputs, absl::string_view kernel,
                                   absl::string_view bias) {
   SlotValues params;
@@ -76,8 +76,7 @@ absl::StatusOr<SlotValues> Params(const std::vector<Layer>& layers, const Tensor
   return params;
 }
 
-// `program` with the layers quantized; without a configuration it stays as it is. Each layer has a rule, and a key, of
-// its own.
+// `program` with the layers quantized, or unchanged without a configuration. Each layer has its own rule and key.
 absl::StatusOr<Program> Quantized(const Program& program, const std::optional<DotGeneral>& dot_general,
                                   const std::vector<Layer>& layers, const Semantics& semantics,
                                   QuantMode mode = QuantMode::kTrain, const SlotValues* frozen = nullptr) {
@@ -89,8 +88,8 @@ absl::StatusOr<Program> Quantized(const Program& program, const std::optional<Do
   return Inject(program, config, frozen);
 }
 
-// Keys for a run without gradients. A program that could be differentiated asks for a key that only gradients draw
-// from: any will do then.
+// Keys for a run without gradients. A program that could be differentiated needs a key that only gradients use, so any
+// key will do.
 absl::StatusOr<SlotValues> ForwardKeys(const std::optional<DotGeneral>& dot_general, const std::vector<Layer>& layers,
                                        const Tensors& inputs) {
   AQT_ASSIGN_OR_RETURN(const Context context, MakeContext(inputs));
@@ -104,7 +103,7 @@ absl::StatusOr<SlotValues> ForwardKeys(const std::optional<DotGeneral>& dot_gene
   return keys;
 }
 
-// The statistics that the calibrations have after all batches, from the quantized outputs of the layers before.
+// The statistics of the calibrations after all batches, from the quantized outputs of the previous layers.
 absl::StatusOr<SlotValues> Statistics(const ServingConfig& config, const SlotValues& params, const SlotValues& keys,
                                       const Aval& x, const Tensors& inputs, const Semantics& semantics, Way way) {
   if (!config.calibration_batches.has_value()) return SlotValues();
@@ -132,7 +131,7 @@ absl::StatusOr<SlotValues> Statistics(const ServingConfig& config, const SlotVal
   return statistics;
 }
 
-// Under the names that flax gives them: by layer, and the calibrations of a layer by number.
+// With flax's names: by layer, and the calibrations of a layer by number.
 void AddStatistics(const SlotValues& statistics, size_t layers, Tensors& tensors) {
   for (size_t i = 0; i < layers; ++i) {
     int number = 0;
@@ -292,7 +291,7 @@ absl::StatusOr<Tensors> Run(const ServingConfig& config, const Tensors& inputs, 
         return absl::InternalError(absl::StrCat("serving still needs ", ParamSlot(i, "kernel").ToString()));
       }
     }
-    // Where there are frozen activations, too, the manifest names the side.
+    // If there are also frozen activations, the manifest names the side.
     for (const auto& [part, name] : {std::pair{FrozenPart::kValue, "qvalue"}, std::pair{FrozenPart::kScale, "scale"}}) {
       for (const auto& [side, side_name] : {std::pair{Side::kRhs, "."}, {Side::kRhs, ".rhs."}, {Side::kLhs, ".lhs."}}) {
         const auto tensor = frozen.find(FrozenSlot(LayerName(i), side, part));
@@ -316,8 +315,8 @@ absl::StatusOr<Tensors> Run(const TrainingConfig& config, const Tensors& inputs,
                                                data, {{Data("loss"), Data("logits")}}));
   AQT_ASSIGN_OR_RETURN(const Program quantized, Quantized(loss, config.dot_general, config.layers, semantics));
 
-  // The first step, in parts: the loss, its gradient by the logits, and the gradients by the parameters that follow
-  // from it.
+  // The first step in parts: the loss, its gradient with respect to the logits, and the resulting gradients of the
+  // parameters.
   Tensors tensors;
   const SlotValues first = batches.Of(0);
   AQT_ASSIGN_OR_RETURN(const SlotValues forward, Evaluate(way, quantized, params, first));
@@ -345,13 +344,13 @@ absl::StatusOr<Tensors> Run(const TrainingConfig& config, const Tensors& inputs,
     tensors.emplace(absl::StrCat("step0.dw", i), gradients.at(Data(absl::StrCat("grad(", LayerName(i), "/kernel)"))));
     tensors.emplace(absl::StrCat("step0.db", i), gradients.at(Data(absl::StrCat("grad(", LayerName(i), "/bias)"))));
   }
-  if (!given.empty()) return tensors;  // what follows from given tensors is here
+  if (!given.empty()) return tensors;  // results of given tensors are here
 
   AQT_ASSIGN_OR_RETURN(const Program step, nn::TrainStep(quantized, nn::Sgd{.learning_rate = config.learning_rate,
                                                                             .momentum = config.momentum}));
   SlotValues state = params;
   nn::AddMissingStats(step, state);
-  // Prepared with the first state, whose arrays each later step replaces.
+  // Prepared with the first state; each later step replaces its arrays.
   AQT_ASSIGN_OR_RETURN(const ProgramRun run, ProgramRun::Make(way, step, state));
   ArrayBuilder losses(DType::kF32, {config.steps});
   for (int64_t t = 0; t < config.steps; ++t) {

@@ -17,7 +17,7 @@
 namespace aqt::golden {
 namespace {
 
-// What a quantizer that rounds stochastically draws for an array of this shape and dtype: "noise", or "random_bits".
+// The draws of a quantizer with stochastic rounding for an array of this shape and dtype: "noise", or "random_bits".
 absl::Status AddDraws(const Numerics& numerics, const Aval& scaled, const Context& context, PrngLayout layout,
                       Tensors& out) {
   if (!context.key.has_value()) return absl::OkStatus();

@@ -1,4 +1,4 @@
-// The product that AQT's README writes by hand.
+// The hand-written product of AQT's README.
 
 #include <algorithm>
 #include <cmath>
@@ -52,7 +52,8 @@ Array Combine(const ArrayRef& a, const ArrayRef& b, F&& f) {
 
 }  // namespace
 
-// Users wrote this before there was a library: scales are theirs; clipping, rounding and the product are the library's.
+// As users wrote it without a library: the scales are computed here; clipping, rounding and the product are the
+// library's.
 absl::StatusOr<Tensors> Run(const HandWrittenMatMulConfig& config, const Tensors& inputs, const Semantics& semantics) {
   AQT_ASSIGN_OR_RETURN(const Array a, Input(inputs, "a"));
   AQT_ASSIGN_OR_RETURN(const Array w, Input(inputs, "w"));

@@ -1,5 +1,5 @@
-// Contractions that are trained or calibrated, converted and served: as a program that a rule quantizes, and by a plan
-// with prepared operands.
+// Contractions that are trained or calibrated, converted and served: as a program that a rule quantizes, and with a
+// plan and prepared operands.
 
 #include <cstdint>
 #include <optional>
@@ -104,7 +104,7 @@ absl::Status CheckPreparedPlan(const ServedDotConfig& config, const std::vector<
     AQT_ASSIGN_OR_RETURN(prepared[i], plan.Prepare(side, x, context));
     sides[i].emplace(*prepared[i]);
   }
-  // A plan prepares an operand by itself, so without the mid scales that depend on both.
+  // A plan prepares each operand separately, so without the mid scales that depend on both.
   const DotGeneralRaw& fwd = config.config.fwd;
   if (!all_stateless || fwd.lhs_mid_alpha.has_value() || fwd.rhs_mid_alpha.has_value()) return absl::OkStatus();
   ArrayBuilder builder(plan.out_aval());
@@ -151,7 +151,7 @@ absl::StatusOr<Tensors> Run(const ServedDotConfig& config, const Tensors& inputs
   AQT_ASSIGN_OR_RETURN(const Program convert, InMode(config, program, semantics, QuantMode::kConvert));
   AQT_ASSIGN_OR_RETURN(const SlotValues frozen, Frozen(way, convert, known, data));
   AQT_ASSIGN_OR_RETURN(const Program serve, InMode(config, program, semantics, QuantMode::kServe, &frozen));
-  // Not the parameters: those that are quantized are frozen.
+  // Not the parameters: quantized ones are frozen.
   SlotValues values = frozen;
   for (const auto& [slot, value] : params) {
     const Side side = slot.path == "lhs" ? Side::kLhs : Side::kRhs;

@@ -49,7 +49,7 @@ void AddBlock(const char* block, State& state) {
 }  // namespace
 
 std::string Sha256Hex(absl::string_view bytes) {
-  // The same of the square roots of the first 8 primes.
+  // The same for the square roots of the first 8 primes.
   State state = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
   const size_t whole = bytes.size() / 64 * 64;
   for (size_t i = 0; i < whole; i += 64) AddBlock(bytes.data() + i, state);

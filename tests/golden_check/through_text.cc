@@ -10,7 +10,7 @@
 namespace aqt::golden {
 namespace {
 
-// Visits the numerics of type T that `part` is, or is a field of.
+// Visits the numerics of type T that `part` is or has as a field.
 template <class T>
 absl::Status VisitNumerics(T& part, const PartVisitor& visitor) {
   Numerics numerics = part;
@@ -28,7 +28,7 @@ absl::Status VisitRaw(DotGeneralRaw& raw, const PartVisitor& visitor) {
   return absl::OkStatus();
 }
 
-// One overload for each configuration; a new one must say here what it is made of.
+// One overload for each configuration, which lists its parts.
 absl::Status Visit(QuantizeConfig& config, const PartVisitor& visitor) { return visitor.quantizer(config.quantizer); }
 absl::Status Visit(StatefulConfig& config, const PartVisitor& visitor) { return visitor.quantizer(config.quantizer); }
 absl::Status Visit(NumericsConfig& config, const PartVisitor& visitor) { return visitor.numerics(config.numerics); }

@@ -13,20 +13,20 @@
 
 namespace aqt::golden {
 
-// What a configuration is made of.
+// The parts of a configuration.
 struct PartVisitor {
   absl::FunctionRef<absl::Status(DotGeneral&)> dot_general;
   absl::FunctionRef<absl::Status(Quantizer&)> quantizer;
   absl::FunctionRef<absl::Status(Numerics&)> numerics;
 };
-// Visits the library's structs in `config`, each once: a quantizer inside a contraction is not visited on its own. Ends
-// at the first error.
+// Visits the library's structs in `config`, each once: a quantizer inside a contraction is not visited separately.
+// Stops at the first error.
 absl::Status VisitParts(CaseConfig& config, const PartVisitor& visitor);
 
 using TextWriter = absl::FunctionRef<std::string(const DotGeneral&)>;
 
-// `config` with each part replaced by what DotGeneralFromText reads from the text that `to_text` makes of it;
-// quantizers and numerics are written as those of an operand. Errors: DotGeneralFromText's.
+// `config` with each part written by `to_text` and read by DotGeneralFromText; quantizers and numerics are written as
+// those of an operand. Errors: DotGeneralFromText's.
 absl::StatusOr<CaseConfig> ThroughText(CaseConfig config, TextWriter to_text);
 
 }  // namespace aqt::golden

@@ -87,7 +87,7 @@ absl::Status ValidateLlama(const Options& options) {
   return absl::OkStatus();
 }
 
-// Which tensors go to which file, in order; empty if there is to be no index.
+// The tensors of each file, in order; empty if there is no index.
 std::vector<std::vector<TensorSpec>> Shards(const Options& options, std::vector<TensorSpec> tensors) {
   std::vector<std::vector<TensorSpec>> shards;
   const auto count = static_cast<int64_t>(tensors.size());

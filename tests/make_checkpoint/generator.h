@@ -1,7 +1,7 @@
 #ifndef TESTS_MAKE_CHECKPOINT_GENERATOR_H_
 #define TESTS_MAKE_CHECKPOINT_GENERATOR_H_
 
-// Llama-shaped checkpoints of any size with made-up weights, for tests of what reads them.
+// Llama-shaped checkpoints of any size with made-up weights, for tests of code that reads them.
 //
 // A weight is a function only of (seed, tensor name, index), so the content does not depend on shards, order or memory:
 // close to normal with mean 0 and deviation 0.02 (norms: 1 + that), rounded once to the dtype; in outlier channels
@@ -31,8 +31,8 @@ struct Options {
   int64_t heads = 4;  // each of hidden / heads features
   int64_t kv_heads = 2;
   int64_t vocab = 256;
-  // 0: mlp.{gate,up,down}_proj.weight. Else mlp.router.weight [experts, hidden] and, without ".weight" as such models
-  // have them, mlp.experts.gate_up_proj [experts, hidden, 2 * intermediate] and mlp.experts.down_proj [experts,
+  // 0: mlp.{gate,up,down}_proj.weight. Otherwise mlp.router.weight [experts, hidden] and, without ".weight" as in such
+  // models, mlp.experts.gate_up_proj [experts, hidden, 2 * intermediate] and mlp.experts.down_proj [experts,
   // intermediate, hidden]: the contracted axis is the middle one.
   int64_t experts = 0;
   bool tied_embeddings = false;  // config.json says so and there is no lm_head.weight
@@ -52,8 +52,8 @@ struct Options {
   int64_t max_shard_bytes = 0;  // a new file whenever the next tensor would exceed this; a single tensor may exceed it
 };
 
-// InvalidArgument, naming the field, when a size is not positive, does not divide another as it must, or fields exclude
-// each other.
+// InvalidArgument, naming the field, if a size is not positive or does not divide another as required, or if fields
+// exclude each other.
 absl::Status Validate(const Options& options);
 
 // All tensors, in the order of the model. The options must be valid, here and below.
@@ -66,7 +66,7 @@ void Fill(const Options& options, const io::TensorSpec& tensor, int64_t first, a
 std::string ConfigJson(const Options& options);
 
 // Validates, then creates `folder` with config.json and the weights. Memory: a buffer of 1 MiB and the list of tensors.
-// AlreadyExists when `folder` exists and is not empty; the folder appears complete or not at all.
+// AlreadyExists if `folder` exists and is not empty; the folder appears complete or not at all.
 absl::Status Make(const io::FileSystem& fs, const Options& options, absl::string_view folder);
 
 // "4096", "16KiB", "1.5GiB" and, in powers of 1000, "5GB": the number of bytes; null if it is not of that form or not a

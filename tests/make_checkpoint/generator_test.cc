@@ -126,7 +126,7 @@ TEST(Generator, Distribution) {
     sum += x;
     squares += x * x;
     cubes += x * x * x;
-    EXPECT_LE(std::abs(x), 3.5f * kDeviation);  // 2 * sqrt(3) deviations is the largest that four uniform numbers give
+    EXPECT_LE(std::abs(x), 3.5f * kDeviation);  // 2 * sqrt(3) deviations is the maximum for four uniform numbers
   }
   const double n = 65536;
   // Six deviations of the estimates: 1 / sqrt(n) of the mean, below 1 / sqrt(2 n) of the deviation.
@@ -190,7 +190,7 @@ TEST(Generator, RoundsOnceToTheDType) {
   for (size_t i = 0; i < values.size(); ++i) EXPECT_EQ(bits[i], RoundTo<Float16>(values[i]).bits) << i;
 }
 
-// Larger than the buffer, with a tail: the content in the file is Fill's.
+// Larger than the buffer, with a tail: the file has the content of Fill.
 TEST(Generator, StreamsLargeTensors) {
   Options options;
   options.dtype = DType::kF32;
@@ -277,7 +277,7 @@ TEST(Generator, RefusesWrongOptions) {
     change(options);
     const absl::Status status = Validate(options);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
-    // Nothing may be left behind by Make.
+    // Make must not leave any files.
     EXPECT_EQ(Make(io::LocalFileSystem(), options, FreshFolder("refused")), status);
     EXPECT_FALSE(*io::Exists(io::LocalFileSystem(), FreshFolder("refused")));
     return std::string(status.message());

@@ -69,7 +69,7 @@ absl::Status Run(std::string folder) {
         absl::InvalidArgumentError(absl::StrCat("--dtype=", absl::GetFlag(FLAGS_dtype), ": want f32, bf16 or f16")));
   if (!status.ok()) return status;
   options.dtype = *dtype;
-  // `bazel run` starts programs elsewhere; a relative path is relative to the user's folder.
+  // `bazel run` changes the working folder; paths are relative to the user's folder.
   if (const char* user = std::getenv("BUILD_WORKING_DIRECTORY")) folder = aqt::io::JoinPath(user, folder);
   return aqt::make_checkpoint::Make(aqt::io::LocalFileSystem(), options, folder);
 }

@@ -34,7 +34,7 @@ struct Rule {
   }
 };
 
-// Compares one output and what is below it.
+// Compares one output with everything nested in it.
 class Comparison {
  public:
   Comparison(const SystemCase& system_case, Rule rule, Rule scale_rule)
@@ -140,7 +140,7 @@ class Comparison {
   std::string first_flip_;
 };
 
-// A field that this reader does not know and that is not an output.
+// A field that is neither known nor an output.
 std::optional<std::string> UnknownField(const Json& tolerance, const SystemCase& system_case, bool nested) {
   static constexpr const char* kKnown[] = {
       "atol",          "rtol",       "max_flips_fraction", "flip_step", "final_mean_rtol", "final_mean_last",

@@ -29,7 +29,7 @@ const SystemsSwitch* SwitchOf(absl::string_view name) {
 
 // ---- writing
 
-// A number that reads back as the same one of its dtype.
+// A number that reads back as the same value of its dtype.
 std::string NumberText(double value, DType dtype) {
   if (std::isnan(value)) return "\"nan\"";
   if (std::isinf(value)) return value > 0 ? "\"inf\"" : "\"-inf\"";

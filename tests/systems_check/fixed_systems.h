@@ -1,7 +1,7 @@
 #ifndef AQT_TESTS_SYSTEMS_CHECK_FIXED_SYSTEMS_H_
 #define AQT_TESTS_SYSTEMS_CHECK_FIXED_SYSTEMS_H_
 
-// What the library computes by default where it deliberately differs from the recorded systems:
+// The library's default results where they deliberately differ from the recorded systems:
 // tests/golden/systems/fixed.json.
 //
 //   {"scalify": {
@@ -9,9 +9,8 @@
 //              "expected": {"y": {"kind": "scaled", "data": {"aval": "f32[2]", "values": [1.5, "nan"]},
 //                                 "scale": {"aval": "f32[]", "values": [2]}}}},
 //     "CASE": {"compat": [...], "reason": ..., "error": true}}}
-//
 // Values are compared with the tolerance of the recorded ones. `compat` names the switches that make the difference
-// (systems_compat.h), `reason` says why for each.
+// (systems_compat.h), `reason` gives the reason for each.
 
 #include <map>
 #include <string>
@@ -27,12 +26,12 @@ namespace aqt::systems {
 struct FixedSystemCase {
   std::vector<std::string> compat;
   SystemValue::Dict expected = {};
-  bool error = false;  // it is refused; no expected value
+  bool error = false;  // the case is refused; no expected value
 };
 // By area, then by case.
 using FixedSystems = std::map<std::string, std::map<std::string, FixedSystemCase>>;
 
-// InvalidArgument, naming the file and the entry, for a file that is not as described above.
+// InvalidArgument, naming the file and the entry, for a file in another format.
 absl::StatusOr<FixedSystems> LoadFixedSystems(const io::FileSystem& fs, const std::string& path);
 absl::Status SaveFixedSystems(const io::FileSystem& fs, const std::string& path, const FixedSystems& list);
 

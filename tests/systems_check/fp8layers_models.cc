@@ -51,7 +51,7 @@ void Insert(SystemValue::Dict& dict, absl::Span<const std::string> path, const A
   if (!std::holds_alternative<SystemValue::Dict>(inner.of)) inner = SystemValue::Dict();
   Insert(std::get<SystemValue::Dict>(inner.of), path.subspan(1), array);
 }
-// The nested dicts again.
+// The inverse: nested dicts from paths.
 SystemValue::Dict Nested(const SlotValues& slots) {
   SystemValue::Dict dict;
   for (const auto& [slot, array] : slots) {
@@ -83,7 +83,7 @@ absl::StatusOr<Optimizer> OptimizerOf(const SystemCase& c) {
 // A model with its parameters and its state of 8-bit floats, trained step by step.
 class Training {
  public:
-  // Output 0 of `fn` is the loss. Gradients are those of the parameters and of the inputs `wrt`.
+  // Output 0 of `fn` is the loss. Gradients are taken for the parameters and for the inputs `wrt`.
   static absl::StatusOr<Training> Make(const std::function<Outputs(Values)>& fn, const std::vector<Input>& inputs,
                                        const std::vector<Slot>& outputs, const std::vector<Slot>& wrt,
                                        SlotValues params, SlotValues stats) {
@@ -101,7 +101,7 @@ class Training {
     return result;
   }
 
-  // The outputs on these inputs; the state of the layers is carried on.
+  // The outputs for these inputs; the state of the layers is kept for the next call.
   absl::Status Run(const SlotValues& inputs) {
     SlotValues values = inputs;
     values.insert(params_.begin(), params_.end());
@@ -110,7 +110,7 @@ class Training {
     for (auto& [slot, array] : stats_) array = out_.at(slot);
     return absl::OkStatus();
   }
-  // The parameters follow the gradients of the last run.
+  // Updates the parameters with the gradients of the last run.
   absl::Status Update(const Optimizer& optimizer) {
     ++steps_;
     for (auto& [slot, param] : params_) {
@@ -119,7 +119,7 @@ class Training {
         AQT_ASSIGN_OR_RETURN(param, (p - g * optimizer.learning_rate).ToArray());
         continue;
       }
-      // As optax: the corrections are f32, of which the moments are multiplied with the reciprocals.
+      // Like optax: the corrections are f32, and the moments are multiplied by their reciprocals.
       constexpr double kB1 = 0.9, kB2 = 0.999, kEpsilon = 1e-8;
       const auto inverse = [&](double decay) {
         const float power = static_cast<float>(std::pow(static_cast<float>(decay), static_cast<double>(steps_)));
@@ -154,13 +154,13 @@ class Training {
   int steps_ = 0;
 };
 
-// `value`, whose derivative is that of `line`.
+// `value` with the derivative of `line`.
 Value WithGradientOf(const Value& value, const Value& line) {
   return ops::StopGradient(value) + (line - ops::StopGradient(line));
 }
 
-// As jax.nn.gelu, op by op. In bf16 it matters that JAX takes 3 v^2 for the derivative of v^3, and d + d t for that of
-// tanh, with t = tanh and d = 1 - t times what arrives.
+// Like jax.nn.gelu, op by op. In bf16 it matters that JAX takes 3 v^2 as the derivative of v^3, and d + d t as that of
+// tanh, with t = tanh and d = 1 - t times the incoming gradient.
 Value GeluTanh(const Value& v) {
   const Value square = ops::StopGradient(v * v);
   const Value cube = WithGradientOf(v * v * v, v * (square * 3.0));
@@ -170,7 +170,7 @@ Value GeluTanh(const Value& v) {
   return v * ((tanh + 1.0) * 0.5);
 }
 
-// As optax.softmax_cross_entropy_with_integer_labels and its mean, op by op: the mean is taken in f32.
+// Like optax.softmax_cross_entropy_with_integer_labels and its mean, op by op: the mean is computed in f32.
 Value CrossEntropy(const Value& logits, const Value& one_hot) {
   const Value largest = ops::StopGradient(ops::ReduceMax(logits, {1}));
   const Value shifted = logits - ops::Reshape(largest, {logits.dim(0), 1});
@@ -192,7 +192,7 @@ std::vector<int64_t> Numbers(const Json& json) {
   return json.is_array() ? json.get<std::vector<int64_t>>() : std::vector<int64_t>{json.get<int64_t>()};
 }
 
-// The plain layer with the parameters of the other one.
+// The plain layer with the FP8 layer's parameters.
 Value PlainDense(const Value& x, absl::string_view name, int64_t features, DType dtype) {
   const NamedScope scope(name);
   const Value kernel = nn::Parameter("kernel", {DType::kF32, {x.dim(-1), features}}, nn::Zeros());
@@ -224,7 +224,7 @@ void AddFresh(const std::string& layer, int64_t length, SlotValues& stats) {
   }
 }
 
-// The layers of a dict of parameters: those with a kernel.
+// The layers in a dict of parameters: the entries with a kernel.
 std::vector<std::string> LayersOf(const SystemCase& c) {
   std::vector<std::string> layers;
   for (const auto& [name, value] : std::get<SystemValue::Dict>(c.inputs.at("params").of)) {

@@ -15,13 +15,13 @@
 
 namespace aqt::systems {
 
-// Element `step` of an input that holds something for each step: a list of arrays, or one array with an axis in front.
+// Element `step` of an input with a value for each step: a list of arrays, or one array whose first axis is the steps.
 absl::StatusOr<Array> StepOf(const SystemCase& system_case, const std::string& input, int64_t step);
-// How many steps such an input has.
+// The number of steps of such an input.
 absl::StatusOr<int64_t> StepsOf(const SystemCase& system_case, const std::string& input);
-// Arrays of one shape as one, with an axis in front.
+// Stacks arrays of one shape along a new first axis.
 absl::StatusOr<SystemValue> Stacked(absl::Span<const Array> arrays);
-// The dtype that a field of the config names; `absent` where it is null or missing.
+// The dtype that a field of the config names; `absent` if it is null or missing.
 absl::StatusOr<DType> DTypeIn(const SystemCase& system_case, const char* field, DType absent);
 
 absl::StatusOr<SystemValue::Dict> RunFp8Dense(const SystemCase& system_case);

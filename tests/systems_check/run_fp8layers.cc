@@ -203,7 +203,7 @@ absl::StatusOr<SystemValue::Dict> RunAmax(const SystemCase& c) {
   return out;
 }
 
-// ---- the recipe of the tutorial: scales that are no powers of two, and a delayed scale of the result
+// ---- the recipe of the tutorial: scales that are not powers of two, and a delayed scale of the result
 
 absl::StatusOr<SystemValue::Dict> RunTutorial(const SystemCase& c) {
   SystemValue::Dict out;

@@ -6,8 +6,7 @@
 
 namespace aqt::systems {
 
-// The outputs of a case of the area fp8layers, through the public API. Unimplemented for a
-// group or option that is not known.
+// The outputs of a case of the area fp8layers, through the public API. Unimplemented for an unknown group or option.
 absl::StatusOr<SystemValue::Dict> RunFp8Layers(const SystemCase& system_case);
 
 }  // namespace aqt::systems

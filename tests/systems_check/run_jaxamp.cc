@@ -73,7 +73,7 @@ Value LayerNorm(Values in) {
   return (x - mean) / ops::Sqrt(variance + 1e-5);
 }
 
-// Loops and branches are opaque: a call that does the same.
+// Loops and branches are opaque, so a call replaces them.
 Value Scan(Values in) {
   return ops::Call(
       "scan",
@@ -291,7 +291,7 @@ absl::StatusOr<SystemValue::Dict> RunLinear(const SystemCase& c) {
 
 // ---- gradients and training
 
-// mean((relu(x @ w1 + b1) @ w2 - t)^2) of b1, w1, w2, x, t.
+// mean((relu(x @ w1 + b1) @ w2 - t)^2) for b1, w1, w2, x, t.
 Outputs Loss(Values in) {
   const Value h = Relu(ops::MatMul(in[3], in[1]) + in[0]);
   const Value squares = ops::IntegerPow(ops::MatMul(h, in[2]) - in[4], 2);
@@ -336,7 +336,7 @@ class States {
   void Add(const SlotValues& values) {
     for (const char* field : kStateFields) states_[field].push_back(values.at(Stat(field)));
   }
-  // Field arrays over the calls.
+  // The fields of the state over all calls.
   absl::StatusOr<SystemValue::Dict> Stacked() const {
     SystemValue::Dict dict;
     for (const auto& [field, arrays] : states_) {
@@ -367,7 +367,7 @@ SystemValue::Dict StateDict(const SlotValues& values) {
   return dict;
 }
 
-// Calls of a program with its state carried on.
+// Calls of a program that keep its state.
 class ScaledFunction {
  public:
   static absl::StatusOr<ScaledFunction> Make(const Program& loss, absl::Span<const int> wrt, bool keeps_value,
@@ -382,7 +382,7 @@ class ScaledFunction {
     return result;
   }
 
-  // The outputs; the state is carried on.
+  // The outputs; the state is kept for the next call.
   absl::StatusOr<SlotValues> operator()(absl::Span<const Array> in) {
     SlotValues values = state_;
     for (size_t i = 0; i < num_inputs_; ++i) values.insert_or_assign(program_.inputs[i].slot, in[i]);
@@ -404,7 +404,7 @@ class ScaledFunction {
   int redo_ = 0;
 };
 
-// With the fields of a state that `init` has.
+// Only the fields of the state that `init` has.
 DynamicScaler ScalerOf(const SystemCase& c, const Json& init) {
   DynamicScaler scaler;
   scaler.patience = static_cast<int32_t>(init.value("patience", 2000.0));
@@ -494,7 +494,7 @@ absl::StatusOr<SystemValue::Dict> RunScaler(const SystemCase& c) {
   return states.Stacked();
 }
 
-// Calls one function several times; a result is the gradient, with the value and the aux where there are these.
+// Calls one function several times. A result is the gradient, with the value and the aux if they exist.
 struct Calls {
   Program loss;
   bool keeps_value, has_aux;

@@ -6,8 +6,7 @@
 
 namespace aqt::systems {
 
-// The outputs of a case of the area jaxamp, through the public API. Unimplemented for a group or function that is not
-// known.
+// The outputs of a case of the area jaxamp, through the public API. Unimplemented for an unknown group or function.
 absl::StatusOr<SystemValue::Dict> RunJaxamp(const SystemCase& system_case);
 
 }  // namespace aqt::systems

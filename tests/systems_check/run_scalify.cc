@@ -155,7 +155,7 @@ absl::StatusOr<Dict> RunNary(const SystemCase& c) {
   return absl::UnimplementedError(absl::StrCat("function ", name));
 }
 
-// An operand of the 8-bit floats, which programs multiply as bf16.
+// An operand in 8-bit floats, which programs multiply as bf16.
 Value DotOperand(const Value& x) {
   const bool is_float8 = x.dtype() == DType::kE4M3FN || x.dtype() == DType::kE5M2;
   return is_float8 ? ops::Cast(x, DType::kBF16) : x;
@@ -214,7 +214,7 @@ absl::StatusOr<Dict> RunReduce(const SystemCase& c) {
       if (op == "reduce_window_min") return std::vector<Value>{ops::ReduceWindowMin(in[0], dims)};
     } else {
       const Axes axes = ListOf<Axes>(c.config.at("axes"));
-      if (op == "reduce_sum" && axes.empty()) {  // here it is the array itself, in the original a sum like any other
+      if (op == "reduce_sum" && axes.empty()) {  // here the array itself, in the original an ordinary sum
         return Bind(ReduceOp{kernels::ReduceKind::kSum, {}}, in, std::source_location::current());
       }
       if (op == "reduce_sum") return std::vector<Value>{ops::ReduceSum(in[0], axes)};
@@ -251,7 +251,7 @@ absl::StatusOr<Dict> RunPromote(const SystemCase& c) {
   }
   return RunScaledProgram(c, {"x"}, {"y"}, [&](Values in) -> absl::StatusOr<std::vector<Value>> {
     const Value& x = in[0];
-    // A text where JSON has no number: "inf", "-inf", "nan".
+    // A string if JSON has no such number: "inf", "-inf", "nan".
     const auto& constant = c.config.at("const");
     const double k = constant.is_string() ? std::stod(constant.get<std::string>()) : constant.get<double>();
     if (fn == "add_const") return std::vector<Value>{x + k};

@@ -6,8 +6,8 @@
 
 namespace aqt::systems {
 
-// The outputs of a case of the area scalify, through the public API, with the case's behaviour. Unimplemented for
-// a group or function that is not known.
+// The outputs of a case of the area scalify, through the public API, with the case's behaviour. Unimplemented for an
+// unknown group or function.
 absl::StatusOr<SystemValue::Dict> RunScalify(const SystemCase& system_case);
 
 }  // namespace aqt::systems

@@ -1,4 +1,4 @@
-// The training step that was recorded, operation by operation: the scales follow from them.
+// The recorded training step, operation by operation, because the scales depend on the operations.
 #include "tests/systems_check/scalify_mlp.h"
 
 #include <cstdint>
@@ -27,7 +27,7 @@ struct Config {
   double learning_rate;
 };
 
-// Sums of f16 are made in f32.
+// Sums of f16 are computed in f32.
 Value Widened(const Value& x) { return x.dtype() == DType::kF16 ? ops::Cast(x, DType::kF32) : x; }
 Value Column(const Value& x) { return ops::Reshape(x, {x.dim(0), 1}); }
 

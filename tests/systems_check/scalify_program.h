@@ -1,7 +1,7 @@
 #ifndef AQT_TESTS_SYSTEMS_CHECK_SCALIFY_PROGRAM_H_
 #define AQT_TESTS_SYSTEMS_CHECK_SCALIFY_PROGRAM_H_
 
-// Programs of recorded cases: traced, scaled where the case's inputs are, and run.
+// Programs of recorded cases: traced, scaled if the case's inputs are, and run.
 
 #include <functional>
 #include <string>
@@ -18,7 +18,7 @@
 namespace aqt::systems {
 
 absl::StatusOr<ScaleRounding> RoundingOf(const std::string& mode);
-// The rules that the config names, with the case's behaviour.
+// The rules named in the config, with the case's behaviour.
 absl::StatusOr<ScalifyRules> RulesOf(const SystemCase& system_case);
 
 absl::StatusOr<ScaledValue> ScaledInput(const SystemCase& system_case, absl::string_view name);
@@ -31,7 +31,7 @@ using ScaledFunction = absl::FunctionRef<absl::StatusOr<std::vector<Value>>(absl
 // Scalify(fn)(inputs), with outputs of these names.
 absl::StatusOr<SystemValue::Dict> RunScaled(const NamedValues& inputs, const std::vector<std::string>& outputs,
                                             const ScalifyRules& rules, ScaledFunction fn);
-// The same on inputs of the case.
+// The same with inputs of the case.
 absl::StatusOr<SystemValue::Dict> RunScaledProgram(const SystemCase& system_case,
                                                    const std::vector<std::string>& inputs,
                                                    const std::vector<std::string>& outputs, ScaledFunction fn);

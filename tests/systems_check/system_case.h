@@ -1,7 +1,7 @@
 #ifndef AQT_TESTS_SYSTEMS_CHECK_SYSTEM_CASE_H_
 #define AQT_TESTS_SYSTEMS_CHECK_SYSTEM_CASE_H_
 
-// Cases recorded from the systems besides AQT (scalify, jaxamp, fp8layers), format "systems-golden/1".
+// Cases recorded from systems other than AQT (scalify, jaxamp, fp8layers), format "systems-golden/1".
 
 #include <map>
 #include <string>
@@ -23,7 +23,7 @@ using Json = nlohmann::ordered_json;
 struct ScaledArrays {
   Array data, scale;
 };
-// A value that a case takes or gives: an array, a scaled one, a list or a dict.
+// An input or output of a case: an array, a scaled array, a list or a dict.
 struct SystemValue {
   using List = std::vector<SystemValue>;
   using Dict = std::map<std::string, SystemValue>;
@@ -40,18 +40,18 @@ struct SystemCase {
   std::string name;
   Json config, tolerance;
   SystemValue::Dict inputs, expected;
-  bool expects_error = false;       // then there is no expected value
-  std::vector<std::string> compat;  // the defects of the original that the case shows
-  // How it is computed; not part of the file.
+  bool expects_error = false;       // if true, there is no expected value
+  std::vector<std::string> compat;  // the original's defects that affect the case
+  // The behaviour with which it is computed; not part of the file.
   SystemsCompat behaviour = SystemsCompat::Original();
 
   // The first part of the name.
   std::string group() const { return name.substr(0, name.find('/')); }
-  // InvalidArgument if there is none, or if it is no array.
+  // InvalidArgument if there is none, or if it is not an array.
   absl::StatusOr<Array> Input(absl::string_view input) const;
 };
 
-// The dtype that the cases call `name`. Unimplemented for those that these systems do not compute in.
+// The dtype called `name` in the cases. Unimplemented for dtypes that these systems do not use.
 absl::StatusOr<DType> DTypeOf(const std::string& name);
 
 struct SystemArea {
@@ -59,11 +59,11 @@ struct SystemArea {
   std::vector<SystemCase> cases;
 };
 
-// Whether the folder holds such areas: a file AREA.json of this format for one of scalify, jaxamp and fp8layers.
+// Whether the folder has such areas: a file AREA.json of this format for one of scalify, jaxamp and fp8layers.
 bool HasSystems(const io::FileSystem& fs, absl::string_view dir);
 
-// The areas of the folder with their tensors; only those named, if any are. InvalidArgument for a name that there is
-// not, and for a file that is not of the format.
+// The areas of the folder with their tensors, or only the named ones. InvalidArgument for an unknown name, and for a
+// file in another format.
 absl::StatusOr<std::vector<SystemArea>> LoadSystems(const io::FileSystem& fs, absl::string_view dir,
                                                     const std::vector<std::string>& areas);
 

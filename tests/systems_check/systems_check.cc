@@ -45,7 +45,7 @@ absl::StatusOr<SystemValue::Dict> RunCase(absl::string_view area, const SystemCa
   return absl::UnimplementedError(absl::StrCat("the area ", area));
 }
 
-// The entry for a case whose results are not the recorded ones by default.
+// The entry for a case whose default results differ from the recorded ones.
 absl::StatusOr<std::optional<FixedSystemCase>> DifferenceOf(absl::string_view area, const SystemCase& system_case) {
   AQT_ASSIGN_OR_RETURN(const std::optional<std::string> wrong, WrongIn(area, system_case, SystemsCompat()));
   if (!wrong.has_value()) return std::nullopt;

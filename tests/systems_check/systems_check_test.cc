@@ -33,7 +33,7 @@ TEST(SystemsCheck, RecordedCases) {
   EXPECT_THAT(out.str(), HasSubstr("fp8layers: passed 67, failed 0, not supported 0\n"));
 }
 
-// The activations, losses and optimizers of the checker are those of the recordings in every bit: the first losses of
+// The activations, losses and optimizers of the checker equal those of the recordings in every bit: the first losses of
 // the classifiers, and all steps of the layer without a bias.
 TEST(SystemsCheck, FirstStepsAreExact) {
   std::ostringstream out, err;
@@ -49,7 +49,7 @@ TEST(SystemsCheck, NamesWhatIsWrong) {
   EXPECT_THAT(err.str(), HasSubstr("no area jaxam; there are scalify, jaxamp, fp8layers"));
 }
 
-// ---- what the library computes by default
+// ---- the library's defaults
 
 constexpr char kFixed[] = "tests/golden/systems/fixed.json";
 
@@ -58,7 +58,7 @@ TEST(FixedSystems, ExactlyTheListedCasesDifferByDefault) {
   std::ostringstream out, err;
   const SystemsOptions listed{.original = false, .fixed = kFixed};
   EXPECT_EQ(CheckSystems(fs, "tests/golden/systems", listed, out, err), 0) << out.str() << err.str();
-  // The list says why: its switches bring the recorded results back, and each of them is needed.
+  // The list is correct: its switches restore the recorded results, and each of them is needed.
   const absl::StatusOr<FixedSystems> list = LoadFixedSystems(fs, kFixed);
   ASSERT_TRUE(list.ok()) << list.status();
   const absl::StatusOr<std::vector<SystemArea>> areas = LoadSystems(fs, "tests/golden/systems", {});
@@ -87,7 +87,7 @@ TEST(FixedSystems, ExactlyTheListedCasesDifferByDefault) {
       }
     }
   }
-  // All cases that were recorded as defects, and others in which the same defects show.
+  // All cases that were recorded as defects, and others with the same defects.
   EXPECT_GE(seen, named);
   EXPECT_EQ(named, 17u);
 }
@@ -97,7 +97,7 @@ TEST(FixedSystems, OtherResultsThanListedFail) {
   absl::StatusOr<FixedSystems> list = LoadFixedSystems(fs, kFixed);
   ASSERT_TRUE(list.ok()) << list.status();
   const std::string path = io::JoinPath(::testing::TempDir(), "fixed_systems.json");
-  // What is written is read: the same list.
+  // A written list is read back unchanged.
   ASSERT_TRUE(SaveFixedSystems(fs, path, *list).ok());
   EXPECT_EQ(*io::ReadFile(fs, path, 1 << 26), *io::ReadFile(fs, kFixed, 1 << 26));
   FixedSystemCase& fixed = list->at("scalify").at("unsupported/tanh");
@@ -121,7 +121,7 @@ TEST(FixedSystems, OtherResultsThanListedFail) {
   EXPECT_TRUE(fs.Remove(path).ok());
 }
 
-// ---- what the cases compute
+// ---- the results of the cases
 
 // 131008 is infinite in f16, and its sum with b1 is NaN. JAX's relu keeps it. So the loss and the gradient of w2 are
 // NaN. The gradient stops there and at the other sum, 0, because neither is greater than 0.

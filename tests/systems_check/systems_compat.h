@@ -1,7 +1,7 @@
 #ifndef AQT_TESTS_SYSTEMS_CHECK_SYSTEMS_COMPAT_H_
 #define AQT_TESTS_SYSTEMS_CHECK_SYSTEMS_COMPAT_H_
 
-// The original's behaviour where ours differs, switch by switch.
+// The switches for the originals' behaviour.
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -20,7 +20,7 @@ struct SystemsCompat {
 
 struct SystemsSwitch {
   absl::string_view name;
-  absl::string_view reason;  // why ours differs
+  absl::string_view reason;  // the reason for our behaviour
   bool& (*of)(SystemsCompat& compat);
 };
 absl::Span<const SystemsSwitch> SystemsSwitches();

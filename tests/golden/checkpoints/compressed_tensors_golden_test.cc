@@ -1,4 +1,5 @@
-// The weights of the reference checkpoints, re-made from `dense` and `dense_bf16`: every byte must be the recorded one.
+// The weights of the reference checkpoints, computed from `dense` and `dense_bf16`: every byte must be the recorded
+// one.
 
 #include <array>
 #include <cstdint>
@@ -126,7 +127,7 @@ TEST_P(GoldenTest, EveryByte) {
 INSTANTIATE_TEST_SUITE_P(Checkpoints, GoldenTest, testing::ValuesIn(Cases()),
                          [](const auto& info) { return std::string(info.param.folder); });
 
-// The recorded weights, dequantized as the original package does it.
+// The recorded weights, dequantized like the original package.
 TEST(Golden, Dequantized) {
   int modules = 0;
   for (const Case& c : Cases()) {
