@@ -40,12 +40,12 @@ namespace aqt {
 namespace {
 
 constexpr char kPage[] = "docs/precision-operations.md";
-constexpr char kIntroduction[] = R"(# What becomes of each operation
+constexpr char kIntroduction[] = R"(# Operations under Scalify and Amp
 
-Written by `//aqt/transforms/precision:precision_rules_test` from what the transforms do; do not edit.
+Written by `//aqt/transforms/precision:precision_rules_test` from the behaviour of the transforms; do not edit.
 
-*Scalify*: the scale of the result, where all floats among the operands are scaled by s1, s2, s3 and scales are not rounded; n is the
-number of elements that are summed or multiplied, k the exponent. "plain" is a result without a scale. *jax-scalify*: the same with
+*Scalify*: the scale of the result if all float operands have scales s1, s2, s3 and scales are not rounded; n is the number of
+elements that are summed or multiplied, k the exponent. "plain" is a result without a scale. *jax-scalify*: the same with
 `ScalifyCompat::Original()`. *Amp*: the precision of the operands under the default policy.
 
 | operation | Scalify | jax-scalify | Amp |
@@ -167,7 +167,7 @@ std::vector<Example> Examples() {
   const auto add = [&](std::string name, std::vector<Aval> in, auto fn) {
     examples.push_back({std::move(name), std::move(in), [fn](Values v) { return std::vector<Value>{fn(v)}; }});
   };
-  add("pad, with another number than 0", {kX}, [](Values v) { return ops::Pad(v[0], {1, 0}, {0, 0}, {0, 0}, 1); });
+  add("pad with another number than 0", {kX}, [](Values v) { return ops::Pad(v[0], {1, 0}, {0, 0}, {0, 0}, 1); });
   add("dot_general with batch axes", {{DType::kF32, {2, 4, kN}}, {DType::kF32, {2, kN, 4}}}, [](Values v) {
     return ops::DotGeneral(v[0], v[1], {{2}, {1}, {0}, {0}});
   });
