@@ -3,6 +3,7 @@
 
 usage: bazel/api_page.py          writes the page
        bazel/api_page.py --check  fails if the page differs from what it would write
+       bazel/api_page.py --silent fails if a name has no sentence, and lists those names
 
 A name is a type, function, constant or macro declared at the margin of a header, outside namespace internal. Its description is
 the first sentence of the comment above it, or beside it. A name without a comment belongs to the name above.

@@ -131,14 +131,15 @@ int main(int argc, char** argv) {
   std::vector<std::string> configs = {"float", "int8", "int4_weights", "fp8", "static"};
   int64_t folds = 5;
   CLI::App app("Trains, folds, quantizes and serves a convolutional classifier of digits.", "cnn");
-  app.add_option("--config", configs, "one or more, with commas (examples/cnn/configs); the first is compared with")
+  app.add_option("--config", configs,
+                 "comma-separated configurations (examples/cnn/configs); the first is the reference")
       ->delimiter(',')
       ->capture_default_str();
-  app.add_option("--folds", folds, "of the 1797 rows, each tested once")->capture_default_str();
-  app.add_option("--epochs", options.epochs, "of each training")->capture_default_str();
+  app.add_option("--folds", folds, "number of folds of the 1797 rows, each tested once")->capture_default_str();
+  app.add_option("--epochs", options.epochs, "epochs of each training")->capture_default_str();
   app.add_option("--batch", options.batch, "rows per step")->capture_default_str();
-  app.add_option("--learning-rate", options.learning_rate, "of AdamW, at the start")->capture_default_str();
-  app.add_option("--seed", options.seed, "of folds, parameters, order and noise")->capture_default_str();
+  app.add_option("--learning-rate", options.learning_rate, "initial learning rate of AdamW")->capture_default_str();
+  app.add_option("--seed", options.seed, "seed of folds, parameters, order and noise")->capture_default_str();
   if (const std::optional<int> exit = examples::ParseFlags(app, {argv + 1, argv + argc}, std::cout, std::cerr);
       exit.has_value())
     return *exit;

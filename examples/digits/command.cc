@@ -254,7 +254,7 @@ class Run {
     const int64_t per_epoch = StepsPerEpoch(options, train_.rows()), all = options.epochs * per_epoch;
     const int64_t last = std::min(all, flags_.steps.value_or(all)), first = trainer.steps();
     if (first > last) {
-      return absl::InvalidArgumentError(absl::StrCat(state, " is at step ", first, ", behind the last one, ", last,
+      return absl::InvalidArgumentError(absl::StrCat(state, " is at step ", first, ", after the last one, ", last,
                                                      ": give more --epochs or --steps"));
     }
     ShowProgram("step", trainer.program());
@@ -414,13 +414,13 @@ int DigitsMain(const std::vector<std::string>& args, const aqt::io::FileSystem& 
   CLI::App app("Trains, quantizes and serves a classifier of handwritten digits.", "digits");
   app.footer(kFooter);
   TrainingOptions& training = flags.training;
-  auto* config = app.add_option("--config", flags.configs, "one or more, with commas; what is quantized, and how")
+  auto* config = app.add_option("--config", flags.configs, "comma-separated configurations of the quantization")
                      ->delimiter(',')
                      ->type_name("NAME")
                      ->capture_default_str();
   auto* serve = app.add_option("--serve", flags.serve, "only serve the test rows with this file")->type_name("FILE");
   app.add_option("--data", flags.data, "the data set; default: the project's digits.csv")->type_name("FILE");
-  app.add_option("--out", flags.out, "folder for what is written")->type_name("FOLDER")->capture_default_str();
+  app.add_option("--out", flags.out, "output folder")->type_name("FOLDER")->capture_default_str();
   app.add_option("--programs", flags.programs, "show the programs before and after each step: none, short or full")
       ->check(CLI::IsMember({"none", "short", "full"}))
       ->type_name("HOW")
@@ -429,20 +429,22 @@ int DigitsMain(const std::vector<std::string>& args, const aqt::io::FileSystem& 
       ->delimiter(',')
       ->type_name("N,...")
       ->capture_default_str();
-  app.add_option("--epochs", training.epochs, "passes over the rows that train")->type_name("N")->capture_default_str();
+  app.add_option("--epochs", training.epochs, "passes over the training rows")->type_name("N")->capture_default_str();
   app.add_option("--batch", training.batch, "rows per step")->type_name("N")->capture_default_str();
-  app.add_option("--learning-rate", training.learning_rate, "of SGD")->type_name("X")->capture_default_str();
-  app.add_option("--momentum", training.momentum, "of SGD")->type_name("X")->capture_default_str();
-  app.add_option("--seed", training.seed, "of parameters, order and noise")->type_name("N")->capture_default_str();
-  auto* steps = app.add_option("--steps", flags.steps, "stop training after so many steps")
+  app.add_option("--learning-rate", training.learning_rate, "learning rate of SGD")
+      ->type_name("X")
+      ->capture_default_str();
+  app.add_option("--momentum", training.momentum, "momentum of SGD")->type_name("X")->capture_default_str();
+  app.add_option("--seed", training.seed, "seed of parameters, order and noise")->type_name("N")->capture_default_str();
+  auto* steps = app.add_option("--steps", flags.steps, "stop training after this many steps")
                     ->check(CLI::NonNegativeNumber)
                     ->type_name("N");
-  auto* resume = app.add_flag("--resume", flags.resume, "go on from OUT/NAME/state.safetensors; give the same flags");
+  auto* resume = app.add_flag("--resume", flags.resume, "continue from OUT/NAME/state.safetensors with the same flags");
   auto* ptq = app.add_flag("--ptq", flags.ptq, "train in float and quantize afterwards");
-  auto* folds = app.add_option("--cross-validate", flags.folds, "compare with float on so many folds of all rows")
+  auto* folds = app.add_option("--cross-validate", flags.folds, "compare with float on this many folds of all rows")
                     ->check(CLI::PositiveNumber)
                     ->type_name("K");
-  app.add_option("--threads,-j", flags.threads, "of the contractions; bits do not depend on it")
+  app.add_option("--threads,-j", flags.threads, "threads of the contractions; bits do not depend on it")
       ->check(CLI::Range(1, 64))
       ->type_name("N")
       ->capture_default_str();

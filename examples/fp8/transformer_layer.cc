@@ -216,17 +216,18 @@ int main(int argc, char** argv) {
   const auto option = [&](const char* name, auto& value, const char* help, const char* type = "N") {
     return app.add_option(name, value, help)->type_name(type)->capture_default_str();
   };
-  option("--mode", options.modes, "one or more, with commas; the first is compared with", "MODE")->delimiter(',');
+  option("--mode", options.modes, "comma-separated modes; the first is the reference", "MODE")->delimiter(',');
   option("--seq", options.seq, "positions of a sequence");
   option("--batch", options.batch, "sequences");
   option("--hidden", options.hidden, "features of a position; the heads divide it");
-  option("--ffn", options.ffn, "features inside of the network");
-  option("--heads", options.heads, "of the attention");
+  option("--ffn", options.ffn, "hidden features of the network");
+  option("--heads", options.heads, "attention heads");
   option("--warmup", options.warmup, "steps that are not timed")->check(CLI::NonNegativeNumber);
   option("--steps", options.steps, "timed steps");
-  option("--learning-rate", options.learning_rate, "of SGD", "X");
-  option("--seed", options.seed, "of parameters and data");
-  option("--threads,-j", options.threads, "of the contractions; bits do not depend on it")->check(CLI::Range(1, 64));
+  option("--learning-rate", options.learning_rate, "learning rate of SGD", "X");
+  option("--seed", options.seed, "seed of parameters and data");
+  option("--threads,-j", options.threads, "threads of the contractions; bits do not depend on it")
+      ->check(CLI::Range(1, 64));
   if (const std::optional<int> exit = examples::ParseFlags(app, {argv + 1, argv + argc}, std::cout, std::cerr);
       exit.has_value())
     return *exit;

@@ -189,17 +189,17 @@ int Main(int argc, char** argv) {
   CLI::App app("Computes sentence embeddings with a BERT of transformers, float and quantized.", "encoder");
   app.footer(kFooter);
   app.add_option("folder", flags.folder, "the checkpoint")->type_name("FOLDER")->required();
-  app.add_option("--config", flags.configs, "one or more, with commas; what is quantized, and how")
+  app.add_option("--config", flags.configs, "comma-separated configurations of the quantization")
       ->type_name("NAME")
       ->delimiter(',')
       ->capture_default_str();
-  app.add_option("--map", flags.map, "names of tensors to parameters (default: bert_weights.textproto)")
+  app.add_option("--map", flags.map, "map from tensor names to parameters (default: bert_weights.textproto)")
       ->type_name("FILE");
-  app.add_option("--sentences", flags.sentences, "what record.py wrote (default: the 50 sentences of MiniLM)")
+  app.add_option("--sentences", flags.sentences, "file from record.py (default: the 50 sentences of MiniLM)")
       ->type_name("FILE");
   app.add_option("--max-difference", flags.max_difference, "fail if an element differs by more")->type_name("X");
   app.add_option("--min-cosine", flags.min_cosine, "fail if a sentence has a lower cosine")->type_name("X");
-  app.add_option("--threads,-j", flags.threads, "of the contractions; bits do not depend on it")
+  app.add_option("--threads,-j", flags.threads, "threads of the contractions; bits do not depend on it")
       ->type_name("N")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();

@@ -76,7 +76,7 @@ absl::StatusOr<aqt::SlotValues> TrainModel(const Flags& flags, const aqt::Inject
   if (flags.resume) AQT_RETURN_IF_ERROR(trainer.Restore(aqt::io::LocalFileSystem(), path));
   const int64_t first = trainer.steps(), last = std::min(options.steps, flags.stop.value_or(options.steps));
   if (first > last) {
-    return absl::InvalidArgumentError(absl::StrCat(path, " is at step ", first, ", behind the last one, ", last));
+    return absl::InvalidArgumentError(absl::StrCat(path, " is at step ", first, ", after the last one, ", last));
   }
   const int64_t each = std::max<int64_t>(options.steps / 50, 1);
   const aqt::nn::ProgressLine line(last, options.batch, first);
@@ -182,27 +182,28 @@ int Main(int argc, char** argv) {
   const auto option = [&](const char* name, auto& value, const char* help, const char* type) {
     return app.add_option(name, value, help)->type_name(type)->capture_default_str();
   };
-  option("--config", flags.configs, "one or more, with commas; what is quantized, and how", "NAME")->delimiter(',');
-  app.add_option("--amp", flags.amp, "in which precision all of them compute; default: f32")->type_name("PRECISION");
-  option("--out", flags.out, "folder for what is written", "FOLDER");
-  option("--layers", options.model.layers, "of the model", "N");
+  option("--config", flags.configs, "comma-separated configurations of the quantization", "NAME")->delimiter(',');
+  app.add_option("--amp", flags.amp, "precision of all configurations; default: f32")->type_name("PRECISION");
+  option("--out", flags.out, "output folder", "FOLDER");
+  option("--layers", options.model.layers, "layers of the model", "N");
   option("--width", options.model.width, "features of each position; the heads divide it", "N");
-  option("--heads", options.model.heads, "of each attention", "N");
+  option("--heads", options.model.heads, "heads of each attention", "N");
   option("--length", options.model.length, "bytes of context", "N");
-  option("--dropout", options.model.dropout, "share of features that training drops", "X");
-  option("--text-bytes", options.text_bytes, "of the text, whose last tenth is held out", "N");
-  option("--steps", options.steps, "of the training and its schedule", "N");
+  option("--dropout", options.model.dropout, "fraction of features that training drops", "X");
+  option("--text-bytes", options.text_bytes, "bytes of the text; the last tenth is held out", "N");
+  option("--steps", options.steps, "steps of the training and its schedule", "N");
   option("--batch", options.batch, "windows of the text per step", "N");
-  option("--learning-rate", options.learning_rate, "of AdamW, at its peak", "X");
-  option("--seed", options.seed, "of text, parameters, batches, noise and samples", "N");
-  app.add_option("--stop", flags.stop, "stop after so many steps, to --resume later")->type_name("N");
-  app.add_flag("--resume", flags.resume, "go on from OUT/NAME/state.safetensors; give the same flags");
+  option("--learning-rate", options.learning_rate, "peak learning rate of AdamW", "X");
+  option("--seed", options.seed, "seed of text, parameters, batches, noise and samples", "N");
+  app.add_option("--stop", flags.stop, "stop after this many steps, to --resume later")->type_name("N");
+  app.add_flag("--resume", flags.resume, "continue from OUT/NAME/state.safetensors with the same flags");
   app.add_flag("--serve", flags.serve, "do not train: serve OUT/NAME/served.safetensors");
-  option("--prompt", flags.prompt, "what a sample goes on from", "TEXT");
+  option("--prompt", flags.prompt, "start of the samples", "TEXT");
   option("--sample", flags.sample, "bytes to sample; 0: none", "N")->check(CLI::NonNegativeNumber);
-  option("--temperature", flags.temperature, "of the samples; 0: always the likeliest byte", "X")
+  option("--temperature", flags.temperature, "temperature of the samples; 0: always the likeliest byte", "X")
       ->check(CLI::Range(0.0, 1000.0));
-  option("--threads,-j", flags.threads, "of the contractions; bits do not depend on it", "N")->check(CLI::Range(1, 64));
+  option("--threads,-j", flags.threads, "threads of the contractions; bits do not depend on it", "N")
+      ->check(CLI::Range(1, 64));
   if (const std::optional<int> exit = examples::ParseFlags(app, {argv + 1, argv + argc}, std::cout, std::cerr);
       exit.has_value())
     return *exit;

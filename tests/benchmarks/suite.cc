@@ -254,17 +254,17 @@ std::vector<std::map<std::string, double>> Counters(absl::Span<const Result> gro
 int SuiteMain(int argc, char** argv, const std::vector<std::string>& shapes, const AddRows& add) {
   Flags flags;
   flags.shapes = shapes;
-  CLI::App app("Times of ours and of peers, the best of rounds in random order.");
+  CLI::App app("Measures our implementations and peers: the best of rounds in random order.");
   app.add_option("--rounds", flags.rounds, "Rounds of each row")->check(CLI::PositiveNumber)->capture_default_str();
-  app.add_option("--milliseconds", flags.milliseconds, "A round takes at least as long, and one call")
+  app.add_option("--milliseconds", flags.milliseconds, "Minimum duration of a round, which has at least one call")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--filter", flags.filter,
-                 "Only rows with a match of this expression in class/shape/dtype/threads/who");
+                 "Only rows whose name class/shape/dtype/threads/who matches this regular expression");
   app.add_option("--threads", flags.threads, "Numbers of threads")->delimiter(',')->check(CLI::PositiveNumber);
-  app.add_option("--shapes", flags.shapes, "Shapes instead of the usual ones")->delimiter(',');
+  app.add_option("--shapes", flags.shapes, "Shapes instead of the default ones")->delimiter(',');
   app.add_option("--json", flags.json, "Also write the results to this file, as Google Benchmark's JSON");
-  app.add_flag("--list", flags.list, "Print the names of the rows, and run none");
+  app.add_flag("--list", flags.list, "Print the names of the rows without running them");
   CLI11_PARSE(app, argc, argv);
   cpu_set_t allowed;
   AQT_CHECK(sched_getaffinity(0, sizeof(allowed), &allowed) == 0);

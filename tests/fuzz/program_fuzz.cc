@@ -156,24 +156,8 @@ std::pair<Op, std::vector<Value>> AnyOp(Bytes& bytes, const std::vector<Value>& 
       return {ReduceOp{static_cast<kernels::ReduceKind>(bytes.Below(kernels::kNumReduceKinds)), bytes.SomeAxes(rank),
                        bytes.Flip()},
               {x}};
-    case 7: {
-      BroadcastOp op{bytes.AnyShape(), {}};
-      // Axes of the operand: the first, the last or any.
-      if (bytes.Flip()) {
-        for (const int64_t extent : x.shape()) op.shape.push_back(extent == 1 ? bytes.Number() : extent);
-      }
-      const int64_t first = bytes.Flip() ? 0 : op.shape.rank() - rank;
-      for (int64_t i = 0; i < rank; ++i) op.axes.push_back(first + i);
-      return {op, {x}};
-    }
-    case 8: {
-      ReshapeOp op{bytes.AnyShape()};
-      if (bytes.Flip()) {  // one that fits
-        op.shape = bytes.Flip() ? Shape{1} : Shape{};
-        for (int64_t i = rank; i-- > 0;) op.shape.push_back(x.shape()[i]);
-      }
-      return {op, {x}};
-    }
+    case 7: return {AnyBroadcast(bytes, x.shape()), {x}};
+    case 8: return {AnyReshape(bytes, x.shape()), {x}};
     case 9: {
       TransposeOp op{};
       const int64_t turn = bytes.Number();

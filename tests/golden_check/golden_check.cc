@@ -222,29 +222,29 @@ struct Arguments {
 constexpr char kUsage[] = R"(usage: golden_check --golden_dir=DIR [--families=NAME,NAME...] [--ways=WAY,WAY...]
                     [--verbose] [--signed_zero] [--compat=original|default] [--fixed=FILE [--update_fixed]]
 
-Recomputes the recorded cases in DIR (manifest.json and its safetensors files) through the public API, each with the
-library's structs and with what is read from their text, and in each of its ways, which must have the same bits:
-  plan       by functions and plans of the library: everything but models
-  program    traced, quantized by rules and evaluated, contractions also converted and served: contractions and models
+Recomputes the recorded cases in DIR (manifest.json and its safetensors files) through the public API. Each case runs
+with the library's structs and with those read from their text, and in each of its ways, which must have the same bits:
+  plan       with functions and plans of the library: everything except models
+  program    traced, quantized by rules and evaluated; contractions are also converted and served: contractions, models
   prepared   the same programs, prepared with their weights: contractions and models
-Prints a line per failing case, then per family and in total `passed N, failed N, not supported N`. A line REFUSED names
-what a plan computes and programs refuse on purpose. Cases without results, which the original refuses, should be
-refused here in each way; a line says how many are.
+Prints a line per failing case, then `passed N, failed N, not supported N` per family and in total. A line REFUSED names
+tensors that a plan computes and programs refuse on purpose. Cases without results, which the original refuses, should
+be refused here in each way; a line has the number of refusals.
 
-  --families      only these
-  --ways          only these; cases that have none of them are left out
-  --verbose       a line per case that is not supported, and per case that is accepted though the original refuses it
-  --signed_zero   a line per case in which zeros have the other sign, and their total; -0 equals +0 all the same
-  --compat        original (the default): as the original computes, Compat::Original()
-                  default: as the library computes on its own
-  --fixed         with --compat=default: the file (tests/golden/fixed.json) that lists the cases whose results are other
-                  ones then, and these results
-  --update_fixed  writes that list anew from the cases in DIR, of this arithmetic
+  --families      only these families
+  --ways          only these ways; cases without any of them are left out
+  --verbose       a line per unsupported case, and per case that is accepted although the original refuses it
+  --signed_zero   a line per case in which zeros have the other sign, and their total; -0 still equals +0
+  --compat        original (the default): with the original's behaviour, Compat::Original()
+                  default: with the library's defaults
+  --fixed         with --compat=default: the file (tests/golden/fixed.json) that lists the cases whose default results
+                  differ, and these results
+  --update_fixed  rewrites that list from the cases in DIR, for this arithmetic
 
-A DIR with scalify.json, jaxamp.json or fp8layers.json holds cases of other systems: --families takes these names, and
---ways and --signed_zero are not read. Their list of other results is tests/golden/systems/fixed.json.
+A DIR with scalify.json, jaxamp.json or fp8layers.json has cases of other systems: --families takes these names, and
+--ways and --signed_zero are ignored. Their list of different results is tests/golden/systems/fixed.json.
 
-Exit code: 0 when no case failed, 1 when one did, 2 when the arguments or files are bad.
+Exit code: 0 if no case failed, 1 if one did, 2 if the arguments or files are invalid.
 )";
 
 // InvalidArgument with the error.

@@ -215,7 +215,7 @@ flowchart TB
 
 
 class DifferencesFromAqt(unittest.TestCase):
-    """Each field of Compat has a line in the table, is set by Original(), and is set by a unit test."""
+    """Each field of Compat has a line in the table, and is set by Original()."""
 
     def fields(self):
         struct = re.search(r"^struct Compat \{\n(.*?)^\};", read("aqt/quant/config/semantics.h"), re.M | re.S)[1]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The tree is formatted. Format errors in other trees are detected."""
+"""The tree is formatted and has no long functions. Trees with such errors are detected."""
 import contextlib
 import io
 import pathlib

@@ -10,8 +10,8 @@ def _one_include_each_impl(ctx):
             fail("%s is not a header of %s" % (header, ctx.attr.library.label))
         source = ctx.actions.declare_file("%s/%d.cc" % (ctx.label.name, len(sources)))
 
-        # The second #include detects a missing include guard; the definition avoids an empty object.
-        ctx.actions.write(source, "#include \"{h}\"\n#include \"{h}\"\nnamespace {{ [[maybe_unused]] int used; }}\n".format(h = header.short_path))
+        # The second line finds a missing include guard, the definition keeps the object from being empty.
+        ctx.actions.write(source, "#include \"{h}\"\n#include \"{h}\"\nnamespace {{ [[maybe_unused]] int used; }}\n".format(h = header))
         sources.append(source)
     return [DefaultInfo(files = depset(sources))]
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Every header of aqt/ and serving/ compiles on its own and is guarded by its path.
 
-x.h compiles on its own if an x.cc of its library includes it first. BUILD.bazel in this folder lists the libraries without such
-an x.cc, and generates one source file per header for them. A -inl.h file is a part of the header that includes it.
+x.h compiles on its own if some x.cc of its library includes it first. The others are listed in BUILD.bazel here, which
+generates a source file for each. -inl.h is a part of the header that includes it.
 """
 import pathlib
 import re
@@ -25,7 +25,7 @@ def first_include(label):
 
 
 def libraries():
-    """(library, its headers as labels) for each library with headers."""
+    """The libraries with their headers, as labels, that a generated file may include."""
     for target in build_files.read_tree(ROOT).values():
         headers = [label for label in target.hdrs if label.endswith(".h") and not label.endswith("-inl.h")]
         if target.rule in ("cc_library", "bits_library") and not target.testonly and headers and (
