@@ -25,7 +25,7 @@ enum class DType : uint8_t {
   kE5M2,    // 1-5-2, bias 15, IEEE-like, largest finite value 57344
   kF16, kBF16, kF32, kF64,
 };
-inline constexpr int kNumDTypes = 15;
+inline constexpr int kNumDTypes = 15;  // the number of values of DType
 
 // Storage for the types that C++ lacks. `bits` is the encoding; == compares encodings.
 struct Float16 { uint16_t bits = 0; bool operator==(const Float16&) const = default; };

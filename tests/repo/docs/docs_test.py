@@ -167,6 +167,9 @@ inline constexpr int kMany = 3;
             ("AQT_IF", "Returns `x`, or so"), ("Mode", "Rounds e.g. to even"), ("Plan", "What it is: a plan"), ("MakePlan", ""),
             ("IsPlan", "never fails"), ("Read", ""), ("nn::Names", ""), ("nn::kMany", "")])
 
+    def test_each_name_has_a_sentence(self):
+        self.assertEqual(api_page.silent_names(ROOT), [])
+
     def test_names_without_a_sentence_are_found(self):
         with tempfile.TemporaryDirectory() as scratch:
             root = pathlib.Path(scratch)
