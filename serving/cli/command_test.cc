@@ -1,7 +1,5 @@
 #include "serving/cli/command.h"
 
-#include <unistd.h>
-
 #include <atomic>
 #include <fstream>
 #include <sstream>
@@ -29,6 +27,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "serving/cli/command_test_fixture.h"
 #include "serving/tools/exit_code.h"
 #include "serving/tools/test_util.h"
 
@@ -42,38 +41,12 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-// The command as a user runs it, in a folder with the model `in`.
-class CommandTest : public ::testing::Test {
+class AqtTest : public CommandTest {
  protected:
-  void SetUp() override {
-    ASSERT_NE(::getcwd(start_, sizeof(start_)), nullptr);
-    root_ = MakeTestFolder();
-    ASSERT_EQ(::chdir(root_.c_str()), 0);
-    WriteSmallModel("in", DType::kF32);
-  }
-  void TearDown() override { ASSERT_EQ(::chdir(start_), 0); }
-
-  int Run(const std::vector<std::string>& args) {
-    std::ostringstream out, err;
-    const int code = AqtMain(args, io::LocalFileSystem(), {out, err});
-    out_ = out.str();
-    err_ = err.str();
-    return code;
-  }
-  // Expects this exit code, exactly one error line with this text, no standard output, and nothing written.
-  void ExpectError(const std::vector<std::string>& args, int code, const std::string& message) {
-    const std::vector<std::string> before = ListTree(root_);
-    EXPECT_EQ(Run(args), code) << err_;
-    EXPECT_THAT(err_, AllOf(StartsWith("error: "), HasSubstr(message)));
-    EXPECT_THAT(out_, IsEmpty());
-    EXPECT_EQ(ListTree(root_), before);
-  }
-
-  char start_[4096];
-  std::string root_, out_, err_;
+  AqtTest() : CommandTest(AqtMain) {}
 };
 
-TEST_F(CommandTest, AFirstSession) {
+TEST_F(AqtTest, AFirstSession) {
   EXPECT_EQ(Run({"inspect", "in"}), 0);
   EXPECT_THAT(out_, AllOf(HasSubstr("in: 6 tensors"), HasSubstr("F32: 6 tensors"), HasSubstr("format = pt")));
   const std::vector<std::string> before = ListTree(root_);
@@ -94,7 +67,7 @@ TEST_F(CommandTest, AFirstSession) {
   EXPECT_THAT(out_, AllOf(HasSubstr("group_0: int8 per channel"), HasSubstr("ignored: lm_head"), HasSubstr("absmax")));
 }
 
-TEST_F(CommandTest, HelpAndVersion) {
+TEST_F(AqtTest, HelpAndVersion) {
   EXPECT_EQ(Run({"--help"}), 0);
   EXPECT_THAT(out_, AllOf(HasSubstr("Exit codes"), HasSubstr("130"), HasSubstr("aqt convert model/")));
   for (const char* command : {"inspect", "plan", "convert", "verify", "explain", "config", "program"}) {
@@ -105,7 +78,7 @@ TEST_F(CommandTest, HelpAndVersion) {
   EXPECT_THAT(out_, AllOf(HasSubstr("aqt "), HasSubstr("SIMD target: ")));
 }
 
-TEST_F(CommandTest, UsageErrors) {
+TEST_F(AqtTest, UsageErrors) {
   EXPECT_EQ(Run({}), 2);
   EXPECT_THAT(err_, AllOf(HasSubstr("subcommand"), HasSubstr("Usage: aqt")));
   ExpectError({"frobnicate"}, 2, "frobnicate");
@@ -126,7 +99,7 @@ TEST_F(CommandTest, UsageErrors) {
   ExpectError({"explain", "in", "nothing", "--preset", "w8a16"}, 2, "has no tensor nothing");
 }
 
-TEST_F(CommandTest, ConfigurationErrors) {
+TEST_F(AqtTest, ConfigurationErrors) {
   WriteText("wrong.textproto", "schema: 1\nrule { match: '.*' quantise {} }\n");
   ExpectError({"convert", "in", "out", "--config", "wrong.textproto"}, 2, "wrong.textproto:2:");
   ExpectError({"convert", "in", "out", "--config", "missing.textproto"}, 4, "missing.textproto");
@@ -148,7 +121,7 @@ TEST_F(CommandTest, ConfigurationErrors) {
               "model.layers.0.mlp.up_proj.weight [7,32], by rule 1");
 }
 
-TEST_F(CommandTest, FilesAreListedAndExcluded) {
+TEST_F(AqtTest, FilesAreListedAndExcluded) {
   ASSERT_TRUE(io::LocalFileSystem().CreateFolder("in/checkpoint-5").ok());
   WriteText("in/checkpoint-5/optimizer.pt", std::string(5000, 'x'));
   EXPECT_EQ(Run({"plan", "in", "--preset", "w8a8_dynamic"}), 0);
@@ -166,7 +139,7 @@ TEST_F(CommandTest, FilesAreListedAndExcluded) {
   ExpectError({"plan", "in", "--preset", "w8a16", "--exclude", "../x"}, 2, "is not a pattern of files in IN");
 }
 
-TEST_F(CommandTest, PartsOfAModelAreRefused) {
+TEST_F(AqtTest, PartsOfAModelAreRefused) {
   WriteShardedModel("set", DType::kF32);
   const std::string part = "set/model-00001-of-00002.safetensors";
   for (const std::vector<std::string>& tail : std::vector<std::vector<std::string>>{
@@ -179,7 +152,7 @@ TEST_F(CommandTest, PartsOfAModelAreRefused) {
   EXPECT_EQ(Run({"inspect", part}), 0) << "a look does no harm";
 }
 
-TEST_F(CommandTest, DamagedInput) {
+TEST_F(AqtTest, DamagedInput) {
   WriteText("short.safetensors", "abc");
   std::string truncated = ReadText("in/model.safetensors");
   truncated.resize(truncated.size() - 1);
@@ -200,7 +173,7 @@ TEST_F(CommandTest, DamagedInput) {
   ExpectError({"convert", "in", "out", "--preset", "w8a16"}, 3, "in/config.json: line 1, column 9: ");
 }
 
-TEST_F(CommandTest, FileErrors) {
+TEST_F(AqtTest, FileErrors) {
   ExpectError({"inspect", "gone"}, 4, "gone");
   ExpectError({"convert", "gone", "out", "--preset", "w8a16"}, 4, "gone");
   ExpectError({"convert", "in", "missing/out", "--preset", "w8a16"}, 4, "missing");
@@ -212,7 +185,7 @@ TEST_F(CommandTest, FileErrors) {
   ExpectError({"inspect", "empty"}, 4, "empty");
 }
 
-TEST_F(CommandTest, UnsupportedSchemes) {
+TEST_F(AqtTest, UnsupportedSchemes) {
   WriteText("fp4.json", R"({"quantization_config": {"config_groups": {"group_0": {"targets": ["Linear"],
     "weights": {"num_bits": 4, "type": "float", "strategy": "channel"}}}}})");
   ExpectError({"convert", "in", "out", "--scheme-from", "fp4.json"}, 5, "4-bit floats");
@@ -221,7 +194,7 @@ TEST_F(CommandTest, UnsupportedSchemes) {
               "AQT's weight rules are for integers; use integers, or the compressed_tensors rules");
 }
 
-TEST_F(CommandTest, ThreeDimensionalExperts) {
+TEST_F(AqtTest, ThreeDimensionalExperts) {
   NamedArrays tensors = SmallModel(DType::kF32);
   tensors.emplace_back("model.layers.0.mlp.experts.weight", MakeWeight(DType::kF32, {4, 32, 32}, 9));
   tensors.emplace_back("model.layers.0.mlp.experts.gate_up_proj", MakeWeight(DType::kF32, {4, 32, 32}, 10));
@@ -237,7 +210,7 @@ TEST_F(CommandTest, ThreeDimensionalExperts) {
               "model.layers.0.mlp.experts.weight [4,32,32]");
 }
 
-TEST_F(CommandTest, TiedEmbeddings) {
+TEST_F(AqtTest, TiedEmbeddings) {
   NamedArrays tensors = SmallModel(DType::kF32);
   tensors.pop_back();  // lm_head
   WriteTensors("in/model.safetensors", tensors);
@@ -254,7 +227,7 @@ TEST_F(CommandTest, TiedEmbeddings) {
               "model.embed_tokens.weight [16,32], by rule 1");
 }
 
-TEST_F(CommandTest, Explain) {
+TEST_F(AqtTest, Explain) {
   EXPECT_EQ(Run({"explain", "in", "lm_head", "--preset", "w8a16"}), 0);
   EXPECT_EQ(out_,
             "lm_head.weight F32[16,32]\n  model family: plain (llama)\n  the module is: output head\n  rule 1 \"linear "
@@ -271,7 +244,7 @@ TEST_F(CommandTest, Explain) {
   EXPECT_THAT(err_, HasSubstr("names with this in them: model.layers.0.mlp.up_proj.weight"));
 }
 
-TEST_F(CommandTest, Json) {
+TEST_F(AqtTest, Json) {
   EXPECT_EQ(Run({"inspect", "in", "--json", "--stats"}), 0);
   nlohmann::json json = nlohmann::json::parse(out_);
   EXPECT_EQ(json["tensors"].size(), 6u);
@@ -286,7 +259,7 @@ TEST_F(CommandTest, Json) {
   EXPECT_EQ(nlohmann::json::parse(out_)["weights"].size(), 2u);
 }
 
-TEST_F(CommandTest, AConfigurationThatPythonWrote) {
+TEST_F(AqtTest, AConfigurationThatPythonWrote) {
   const std::string before =
       "{\n    \"time_step_limit\": [0.0, Infinity],\n    \"x\": NaN,\n    \"id\": 36893488147419103232";
   WriteText("in/config.json", before + "\n}\n");
@@ -298,7 +271,7 @@ TEST_F(CommandTest, AConfigurationThatPythonWrote) {
   ExpectError({"convert", "in", "out3", "--preset", "w8a16"}, 3, "in/config.json: line 1, column 1: a byte order mark");
 }
 
-TEST_F(CommandTest, QuantizedAlready) {
+TEST_F(AqtTest, QuantizedAlready) {
   ASSERT_EQ(Run({"convert", "in", "out", "--preset", "w8a16", "--progress", "never"}), 0);
   const std::string expected =
       "out is quantized already: it has a quantization_config of compressed-tensors; start from";
@@ -310,7 +283,7 @@ TEST_F(CommandTest, QuantizedAlready) {
               "out is quantized already: the tensor model.layers.0.mlp.up_proj.");
 }
 
-TEST_F(CommandTest, AShardSizeThatCannotBeKept) {
+TEST_F(AqtTest, AShardSizeThatCannotBeKept) {
   ExpectError({"convert", "in", "out.safetensors", "--preset", "w8a16", "--max-shard-size", "1kb"}, 2,
               "--max-shard-size 1000: the output is one file, of ");
   EXPECT_EQ(
@@ -322,7 +295,7 @@ TEST_F(CommandTest, AShardSizeThatCannotBeKept) {
   EXPECT_THAT(err_, HasSubstr("bytes stay in one file, which exceeds --max-shard-size 1000"));
 }
 
-TEST_F(CommandTest, CalibrationOfModulesThatDoNotExist) {
+TEST_F(AqtTest, CalibrationOfModulesThatDoNotExist) {
   const auto write = [](const std::vector<std::string>& modules) {
     NamedArrays ranges;
     for (const std::string& module : modules) {
@@ -354,7 +327,7 @@ TEST_F(CommandTest, CalibrationOfModulesThatDoNotExist) {
 }
 
 // Names that would clear the screen, or look like another line.
-TEST_F(CommandTest, NamesAreShownPrintable) {
+TEST_F(AqtTest, NamesAreShownPrintable) {
   const std::string evil = "x\x1b[2J\x07\nerror: \xc2\x9b\xe2\x80\xae";
   NamedArrays tensors = SmallModel(DType::kF32);
   tensors.emplace_back(evil + ".weight", MakeWeight(DType::kF32, {4, 32}, 7));
@@ -408,7 +381,7 @@ TEST_F(CommandTest, NamesAreShownPrintable) {
   }
 }
 
-TEST_F(CommandTest, EffectiveConfigurationCanBeUsedAgain) {
+TEST_F(AqtTest, EffectiveConfigurationCanBeUsedAgain) {
   EXPECT_EQ(Run({"plan", "--preset", "w8a8_dynamic", "--print-effective-config"}), 0);
   WriteText("mine.textproto", out_);
   EXPECT_EQ(Run({"convert", "in", "a", "--preset", "w8a8_dynamic", "--progress", "never"}), 0);
@@ -420,7 +393,7 @@ TEST_F(CommandTest, EffectiveConfigurationCanBeUsedAgain) {
   EXPECT_THAT(DifferentTensors("a", "c"), IsEmpty());
 }
 
-TEST_F(CommandTest, EffectiveConfigurationHasTheFlags) {
+TEST_F(AqtTest, EffectiveConfigurationHasTheFlags) {
   EXPECT_EQ(Run({"convert", "--preset", "w8a16", "--rules", "aqt", "--non-finite", "keep", "--print-effective-config"}),
             0);
   EXPECT_THAT(out_, HasSubstr("weight_rules: WEIGHT_RULES_AQT"));
@@ -434,7 +407,7 @@ TEST_F(CommandTest, EffectiveConfigurationHasTheFlags) {
 }
 
 // One outlier, and every other row becomes zero.
-TEST_F(CommandTest, LossIsSeen) {
+TEST_F(AqtTest, LossIsSeen) {
   std::vector<float> values(64 * 64, 0.5f);
   values[3 * 64 + 3] = 30000;
   WriteTensors("a.safetensors", {{"m.weight", Array::FromSpan<float>(values, {64, 64})}});
@@ -449,7 +422,7 @@ TEST_F(CommandTest, LossIsSeen) {
 }
 
 // As with an unset shell variable.
-TEST_F(CommandTest, EmptyValuesAreErrors) {
+TEST_F(AqtTest, EmptyValuesAreErrors) {
   ExpectError({"verify", "in", "in", "--min-snr", ""}, 2, "--min-snr is empty");
   ExpectError({"verify", "in", "in", "--min-snr", "nan"}, 2, "--min-snr nan");
   ExpectError({"verify", "in", "in", "--min-row-snr", "nan"}, 2, "--min-row-snr nan");
@@ -461,7 +434,7 @@ TEST_F(CommandTest, EmptyValuesAreErrors) {
   ExpectError({"plan", "in", "--preset", "w8a16", "--config", "mine"}, 2, "got 2: leave out all but one");
 }
 
-TEST_F(CommandTest, PrintsAndDrawsASavedProgram) {
+TEST_F(AqtTest, PrintsAndDrawsASavedProgram) {
   const absl::StatusOr<Program> program = Trace(
       [](absl::Span<const Value> in) {
         const NamedScope scope("mlp/fc");
@@ -482,7 +455,7 @@ TEST_F(CommandTest, PrintsAndDrawsASavedProgram) {
   ExpectError({"program", "model.aqtprog"}, 3, "model.aqtprog: byte 0: no saved program begins so");
 }
 
-TEST_F(CommandTest, WhatInjectWouldDoToAProgram) {
+TEST_F(AqtTest, WhatInjectWouldDoToAProgram) {
   WriteText("model.txt",
             "in %0: f32[1,64] data \"x\"\n"
             "in %1: f32[64,10] param \"fc/kernel\"\n"
@@ -531,19 +504,19 @@ TEST_F(CommandTest, WhatInjectWouldDoToAProgram) {
   EXPECT_THAT(err_, HasSubstr("missing.txt"));
 }
 
-TEST_F(CommandTest, ProgressGoesToStandardError) {
+TEST_F(AqtTest, ProgressGoesToStandardError) {
   EXPECT_EQ(Run({"convert", "in", "out", "--preset", "w8a8_dynamic"}), 0);
   EXPECT_THAT(err_, Not(HasSubstr("\r"))) << "no bar without a terminal";
 }
 
-TEST_F(CommandTest, AFullStandardOutput) {
+TEST_F(AqtTest, AFullStandardOutput) {
   std::ofstream full("/dev/full");
   std::ostringstream err;
   EXPECT_EQ(AqtMain({"inspect", "in"}, io::LocalFileSystem(), {full, err}), 4);
   EXPECT_THAT(err.str(), HasSubstr("standard output cannot be written"));
 }
 
-TEST_F(CommandTest, AReaderThatLeavesIsNoError) {
+TEST_F(AqtTest, AReaderThatLeavesIsNoError) {
   ASSERT_EQ(Run({"convert", "in", "out", "--preset", "w8a16", "--progress", "never"}), 0);
   std::ofstream full("/dev/full");
   for (const bool gone : {false, true}) {
@@ -558,7 +531,7 @@ TEST_F(CommandTest, AReaderThatLeavesIsNoError) {
   }
 }
 
-TEST_F(CommandTest, Interrupted) {
+TEST_F(AqtTest, Interrupted) {
   const std::vector<std::string> before = ListTree(root_);
   const std::atomic<bool> interrupted{true};
   std::ostringstream out, err;
@@ -569,7 +542,7 @@ TEST_F(CommandTest, Interrupted) {
   EXPECT_EQ(ListTree(root_), before);
 }
 
-TEST_F(CommandTest, InterruptedWhileItReads) {
+TEST_F(AqtTest, InterruptedWhileItReads) {
   ASSERT_EQ(Run({"convert", "in", "out", "--preset", "w8a16", "--progress", "never"}), 0);
   const std::atomic<bool> interrupted{true};
   for (const std::vector<std::string>& args :
@@ -600,7 +573,7 @@ TEST(ExitCodeTest, FollowsFromTheStatus) {
   EXPECT_EQ(ExitCodeOf(UsageError(absl::NotFoundError("x"))), ExitCode::kUsage);
 }
 
-TEST_F(CommandTest, ConfigPrintsTheWholeConfiguration) {
+TEST_F(AqtTest, ConfigPrintsTheWholeConfiguration) {
   for (const char* kind : {"dot_general", "inject", "convert"}) {
     ASSERT_EQ(Run({"config", kind}), 0);
     std::istringstream presets(out_);

@@ -1,0 +1,373 @@
+#include "serving/cli/checkpoint_commands.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "aqt/core/status_macros.h"
+#include "aqt/io/file.h"
+#include "aqt/io/printable.h"
+#include "aqt/io/tensors/checkpoint.h"
+#include "serving/cli/flags.h"
+#include "serving/convert/carried_files.h"
+#include "serving/convert/convert.h"
+#include "serving/convert/convert_job.h"
+#include "serving/convert/inspect.h"
+#include "serving/convert/verify.h"
+#include "serving/plan/convert_config.h"
+#include "serving/plan/plan.h"
+#include "serving/plan/recipe.h"
+#include "serving/plan/whole_checkpoint.h"
+#include "serving/tools/exit_code.h"
+#include "serving/tools/parallel.h"
+#include "serving/tools/progress.h"
+#include "serving/tools/text.h"
+
+namespace aqt::serving {
+namespace {
+
+constexpr char kInspectExamples[] = R"(Examples:
+  aqt inspect model/
+  aqt inspect model/model-00001-of-00002.safetensors --stats
+  aqt inspect model/ --json | jq '.dtypes')";
+
+constexpr char kPlanExamples[] = R"(Examples:
+  aqt plan model/ --preset w4a16_g128
+  aqt plan model/ --config my.textproto --strict
+  aqt plan model/ --scheme-from other-model/config.json --json
+  aqt plan --preset w8a8_dynamic --print-effective-config > my.textproto)";
+
+constexpr char kConvertExamples[] = R"(Examples:
+  aqt convert model/ model-w8a8/ --preset w8a8_dynamic
+  aqt convert fc.safetensors fc-int4.safetensors --preset w4a16_g32
+  aqt convert model/ out/ --scheme-from other-model/config.json
+  aqt convert model/ out/ --preset w8a8_static --calibration ranges.safetensors
+  aqt convert model/ out/ --config my.textproto --max-shard-size 5GB --jobs 8 --force
+  aqt convert model/ out/ --preset fp8_dynamic --exclude 'checkpoint-*/' --exclude '*.pt')";
+
+constexpr char kVerifyExamples[] = R"(Examples:
+  aqt verify model/ model-w8a8/
+  aqt verify model/ model-w8a8/ --min-snr 30 --min-row-snr 20)";
+
+constexpr char kExplainExamples[] = R"(Examples:
+  aqt explain model/ model.layers.0.mlp.up_proj --preset w8a8_dynamic
+  aqt explain model/ lm_head.weight --config my.textproto)";
+
+int DefaultJobs() { return std::clamp<int>(static_cast<int>(std::thread::hardware_concurrency()), 1, 8); }
+
+void AddRecipeFlags(CLI::App& app, Flags& flags) {
+  auto* group = app.add_option_group("what to quantize, and how");
+  group->add_option("--preset", flags.preset, absl::StrCat("one of ", absl::StrJoin(ConvertPresetNames(), ", ")))
+      ->type_name("NAME");
+  group->add_option("--config", flags.config, "a textproto (configs/convert.proto)")->type_name("FILE");
+  group->add_option("--scheme-from", flags.scheme_from, "quantize like the model with this config.json")
+      ->type_name("CONFIG.JSON");
+  app.add_option("--rules", flags.rules, "arithmetic of weights: compressed_tensors or aqt")
+      ->check(CLI::IsMember({"compressed_tensors", "aqt"}))
+      ->type_name("NAME");
+  app.add_flag("--strict", flags.strict, "a rule or ignore entry without effect is an error");
+}
+
+void AddExclude(CLI::App& app, Flags& flags, const char* what) {
+  app.add_option("--exclude", flags.exclude,
+                 absl::StrCat(what, " ('*.pth', 'checkpoint-*/', 'original/*'); may be given several times"))
+      ->allow_extra_args(false)
+      ->type_name("GLOB");
+}
+
+void AddJobs(CLI::App& app, Flags& flags) {
+  flags.jobs = DefaultJobs();
+  app.add_option("--jobs,-j", flags.jobs, absl::StrCat("threads, 1 to ", kMaxJobs, "; results do not depend on them"))
+      ->check(CLI::Range(1, kMaxJobs))
+      ->type_name("N")
+      ->capture_default_str();
+}
+
+RecipeSource ToRecipeSource(const Flags& flags) {
+  RecipeSource source;
+  source.preset = flags.preset;
+  source.config_file = flags.config;
+  source.scheme_from = flags.scheme_from;
+  if (!flags.rules.empty())
+    source.weight_rules = flags.rules == "aqt" ? WeightRules::kAqt : WeightRules::kCompressedTensors;
+  if (!flags.non_finite.empty()) source.keep_non_finite = flags.non_finite == "keep";
+  source.strict = flags.strict;
+  return source;
+}
+
+absl::StatusOr<int64_t> MaxShardBytes(const Flags& flags) {
+  if (flags.max_shard_size.empty()) return 0;
+  const std::optional<int64_t> bytes = ParseBytes(flags.max_shard_size);
+  if (bytes.has_value()) return *bytes;
+  return absl::InvalidArgumentError(
+      absl::StrCat("--max-shard-size ", flags.max_shard_size, " is not a valid size; examples are 5GB, 500MB, 2GiB"));
+}
+
+// The recipe's text. The text of --scheme-from cannot express some flags.
+absl::StatusOr<std::string> ConfigText(const Recipe& recipe, const Flags& flags) {
+  if (!recipe.like.has_value()) return recipe.Text();
+  if (flags.rules.empty() && flags.non_finite.empty()) return absl::StrCat(recipe.Text(), "\n");
+  return absl::InvalidArgumentError(absl::StrCat("a quantization_config cannot say --",
+                                                 flags.rules.empty() ? "non-finite" : "rules",
+                                                 "; print it without that flag, and give the flag to convert"));
+}
+
+absl::Status NeedPath(absl::string_view name, const std::string& value) {
+  return value.empty() ? absl::InvalidArgumentError(absl::StrCat(name, " is missing")) : absl::OkStatus();
+}
+
+// Headers may be large, too: an interrupt while they are read ends the command afterwards.
+absl::StatusOr<io::Checkpoint> OpenCheckpoint(const std::string& path, const io::FileSystem& fs, const Console& console,
+                                              const io::CheckpointOptions& options = {}) {
+  absl::StatusOr<io::Checkpoint> checkpoint = io::Checkpoint::Open(fs, path, options);
+  AQT_RETURN_IF_ERROR(CheckCancelled(console.interrupted));
+  return checkpoint;
+}
+
+absl::StatusOr<ExitCode> RunInspect(const Flags& flags, const io::FileSystem& fs, const Console& console) {
+  AQT_ASSIGN_OR_RETURN(const io::Checkpoint checkpoint, OpenCheckpoint(flags.input, fs, console));
+  InspectOptions options;
+  options.stats = flags.stats;
+  options.cancelled = console.interrupted;
+  AQT_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(fs, checkpoint));
+  AQT_ASSIGN_OR_RETURN(InspectReport report, Inspect(checkpoint, model, options));
+  report.other_files = checkpoint.other_files();
+  if (flags.json) {
+    console.out << InspectToJson(report);
+  } else {
+    PrintInspect(report, console.out);
+  }
+  return ExitCode::kOk;
+}
+
+absl::StatusOr<ExitCode> RunPlan(const Flags& flags, const io::FileSystem& fs, const Console& console) {
+  AQT_ASSIGN_OR_RETURN(const Recipe recipe, LoadRecipe(fs, ToRecipeSource(flags)));
+  if (flags.print_config) {
+    AQT_ASSIGN_OR_RETURN(const std::string text, ConfigText(recipe, flags));
+    console.out << text;
+    return ExitCode::kOk;
+  }
+  AQT_RETURN_IF_ERROR(NeedPath("IN", flags.input));
+  AQT_ASSIGN_OR_RETURN(const io::Checkpoint checkpoint, OpenCheckpoint(flags.input, fs, console));
+  AQT_ASSIGN_OR_RETURN(const std::vector<std::string> warnings, CheckWhole(fs, checkpoint));
+  AQT_ASSIGN_OR_RETURN(const CarriedFiles files, FilesToCarry(checkpoint, flags.exclude));
+  AQT_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(fs, checkpoint));
+  PlanOptions options;
+  AQT_ASSIGN_OR_RETURN(options.max_shard_bytes, MaxShardBytes(flags));
+  options.keep_shards = checkpoint.is_sharded();
+  if (checkpoint.is_folder()) options.stem = checkpoint.stem();
+  AQT_ASSIGN_OR_RETURN(Plan plan, MakePlan(checkpoint, model, recipe, options));
+  plan.warnings.insert(plan.warnings.begin(), warnings.begin(), warnings.end());
+  if (checkpoint.is_folder() && files.config_file.empty()) plan.warnings.push_back(kNoConfigWarning);
+  if (flags.json) {
+    console.out << PlanToJson(plan);
+    return ExitCode::kOk;
+  }
+  AQT_ASSIGN_OR_RETURN(const std::vector<CarriedSize> sizes, CarriedSizes(fs, files));
+  PrintPlan(plan, console.out);
+  if (const std::string carried = DescribeCarried(files, sizes); !carried.empty()) {
+    console.out << "to be copied: " << carried << "\n";
+  }
+  return ExitCode::kOk;
+}
+
+absl::StatusOr<ExitCode> RunExplain(const Flags& flags, const io::FileSystem& fs, const Console& console) {
+  AQT_ASSIGN_OR_RETURN(const Recipe recipe, LoadRecipe(fs, ToRecipeSource(flags)));
+  AQT_ASSIGN_OR_RETURN(const io::Checkpoint checkpoint, OpenCheckpoint(flags.input, fs, console));
+  AQT_RETURN_IF_ERROR(CheckWhole(fs, checkpoint).status());
+  AQT_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(fs, checkpoint));
+  AQT_ASSIGN_OR_RETURN(const std::string text, Explain(checkpoint, model, recipe, flags.tensor));
+  console.out << text;
+  return ExitCode::kOk;
+}
+
+// The peak since this program began. getrusage's ru_maxrss starts with that of the parent process.
+int64_t PeakResidentBytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    absl::string_view kib = line;
+    int64_t number;
+    if (absl::ConsumePrefix(&kib, "VmHWM:") && absl::ConsumeSuffix(&kib, "kB") && absl::SimpleAtoi(kib, &number)) {
+      return number * 1024;
+    }
+  }
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return int64_t{usage.ru_maxrss} * 1024;
+}
+
+absl::StatusOr<ExitCode> RunConvert(const Flags& flags, const io::FileSystem& fs, const Console& console) {
+  if (flags.print_config) {
+    AQT_ASSIGN_OR_RETURN(const Recipe recipe, LoadRecipe(fs, ToRecipeSource(flags)));
+    AQT_ASSIGN_OR_RETURN(const std::string text, ConfigText(recipe, flags));
+    console.out << text;
+    return ExitCode::kOk;
+  }
+  AQT_RETURN_IF_ERROR(NeedPath("IN", flags.input));
+  AQT_RETURN_IF_ERROR(NeedPath("OUT", flags.output));
+  ConvertJob job;
+  job.input = flags.input;
+  job.output = flags.output;
+  job.recipe = ToRecipeSource(flags);
+  job.calibration = flags.calibration;
+  job.exclude = flags.exclude;
+  job.force = flags.force;
+  job.jobs = flags.jobs;
+  AQT_ASSIGN_OR_RETURN(job.max_shard_bytes, MaxShardBytes(flags));
+  job.cancelled = console.interrupted;
+  const bool bar = flags.progress == "always" || (flags.progress == "auto" && console.err_is_terminal);
+  const ProgressStyle style = flags.progress == "never" ? ProgressStyle::kNone
+                              : bar                     ? ProgressStyle::kBar
+                                                        : ProgressStyle::kLines;
+  job.make_progress = [&](int64_t bytes) { return std::make_unique<Progress>(style, bytes, console.err); };
+
+  const auto start = std::chrono::steady_clock::now();
+  AQT_ASSIGN_OR_RETURN(const ConvertReport report, RunConvertJob(fs, job));
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  for (const std::string& warning : report.warnings) console.err << "warning: " << io::PrintableLine(warning) << "\n";
+  console.out << io::PrintableLine(flags.output) << ": " << report.num_quantized << " of " << report.num_tensors
+              << " tensors quantized, " << HumanBytes(report.old_bytes) << " -> " << HumanBytes(report.new_bytes)
+              << ", "
+              << absl::StrFormat("%.2f s, %.0f MB/s, peak memory ", seconds,
+                                 static_cast<double>(report.old_bytes) / seconds / 1e6)
+              << HumanBytes(PeakResidentBytes()) << "\n";
+  if (!report.carried.empty()) {
+    console.out << "copied: " << report.carried << (flags.exclude.empty() ? "; --exclude GLOB leaves files out" : "")
+                << "\n";
+  }
+  return ExitCode::kOk;
+}
+
+absl::Status SetThreshold(absl::string_view flag, const std::optional<double>& given, double& threshold) {
+  if (!given.has_value()) return absl::OkStatus();
+  if (std::isnan(*given)) return absl::InvalidArgumentError(absl::StrCat(flag, " nan; expected a number of decibels"));
+  threshold = *given;
+  return absl::OkStatus();
+}
+
+// Prints the results; kQuality if there is a problem.
+absl::StatusOr<ExitCode> RunVerify(const Flags& flags, const io::FileSystem& fs, const Console& console) {
+  AQT_ASSIGN_OR_RETURN(const io::Checkpoint input,
+                       OpenCheckpoint(flags.input, fs, console, {.leave_out = flags.output}));
+  AQT_ASSIGN_OR_RETURN(const io::Checkpoint output, OpenCheckpoint(flags.output, fs, console));
+  VerifyOptions options;
+  options.jobs = flags.jobs;
+  options.cancelled = console.interrupted;
+  AQT_RETURN_IF_ERROR(SetThreshold("--min-snr", flags.min_snr, options.min_snr_db));
+  AQT_RETURN_IF_ERROR(SetThreshold("--min-row-snr", flags.min_row_snr, options.min_row_snr_db));
+  AQT_RETURN_IF_ERROR(SetThreshold("--min-group-snr", flags.min_group_snr, options.min_group_snr_db));
+  AQT_ASSIGN_OR_RETURN(const CarriedFiles files, FilesToCarry(input, flags.exclude));
+  AQT_ASSIGN_OR_RETURN(const VerifyReport report, Verify(fs, input, files, output, options));
+  if (flags.json) {
+    console.out << VerifyToJson(report);
+  } else {
+    PrintVerify(report, console.out);
+  }
+  for (const std::string& warning : report.warnings) console.err << "warning: " << io::PrintableLine(warning) << "\n";
+  for (const std::string& problem : report.problems) console.err << "error: " << io::PrintableLine(problem) << "\n";
+  return report.problems.empty() ? ExitCode::kOk : ExitCode::kQuality;
+}
+
+CLI::App* AddInspect(CLI::App& app, Flags& flags) {
+  CLI::App* inspect = app.add_subcommand("inspect", "show what is in a checkpoint")->footer(kInspectExamples);
+  inspect->add_option("IN", flags.input, "a .safetensors file or a folder")->required();
+  inspect->add_flag("--json", flags.json, "print JSON");
+  inspect->add_flag("--stats", flags.stats, "read the tensors: smallest and largest value, NaNs");
+  return inspect;
+}
+
+CLI::App* AddPlan(CLI::App& app, Flags& flags) {
+  CLI::App* plan =
+      app.add_subcommand("plan", "show what convert would do; reads headers, writes nothing")->footer(kPlanExamples);
+  plan->add_option("IN", flags.input, "a .safetensors file or a folder");
+  AddRecipeFlags(*plan, flags);
+  plan->add_flag("--json", flags.json, "print JSON");
+  plan->add_option("--max-shard-size", flags.max_shard_size, "as for convert")->type_name("SIZE");
+  AddExclude(*plan, flags, "as for convert: files that it does not copy");
+  plan->add_flag("--print-effective-config", flags.print_config,
+                 "print the configuration with its base filled in, and stop");
+  return plan;
+}
+
+CLI::App* AddConvert(CLI::App& app, Flags& flags) {
+  CLI::App* convert = app.add_subcommand("convert", "write a quantized checkpoint")->footer(kConvertExamples);
+  convert->add_option("IN", flags.input, "a .safetensors file or a folder");
+  convert->add_option("OUT", flags.output, "a .safetensors file or a folder, which appears complete or not at all");
+  AddRecipeFlags(*convert, flags);
+  convert->add_option("--calibration", flags.calibration, "ranges of activations, for static schemes")
+      ->type_name("FILE");
+  convert
+      ->add_option("--non-finite", flags.non_finite,
+                   "weights with NaN or infinity: error (default), or keep them in floating point")
+      ->check(CLI::IsMember({"error", "keep"}))
+      ->type_name("WHAT");
+  convert
+      ->add_option("--max-shard-size", flags.max_shard_size,
+                   "split the output into files of at most this size (5GB, 2GiB)")
+      ->type_name("SIZE");
+  AddExclude(*convert, flags, "files beside the weights that are not copied");
+  convert->add_flag("--force", flags.force, "replace an existing output");
+  AddJobs(*convert, flags);
+  convert
+      ->add_option("--progress", flags.progress,
+                   "auto (a bar on a terminal, else a line now and then), always or never")
+      ->check(CLI::IsMember({"auto", "always", "never"}))
+      ->type_name("WHEN");
+  convert->add_flag("--print-effective-config", flags.print_config,
+                    "print the configuration with its base filled in, and stop");
+  return convert;
+}
+
+CLI::App* AddVerify(CLI::App& app, Flags& flags) {
+  CLI::App* verify =
+      app.add_subcommand("verify", "compare a quantized checkpoint with its original")->footer(kVerifyExamples);
+  verify->add_option("IN", flags.input, "the original")->required();
+  verify->add_option("OUT", flags.output, "the quantized one")->required();
+  verify->add_option("--min-snr", flags.min_snr, "fail if a weight's signal-to-noise ratio is lower")->type_name("DB");
+  verify->add_option("--min-row-snr", flags.min_row_snr, "fail if that of a row is lower")->type_name("DB");
+  verify->add_option("--min-group-snr", flags.min_group_snr, "fail if that of a group or block is lower")
+      ->type_name("DB");
+  AddExclude(*verify, flags, "files of IN that OUT may lack");
+  verify->add_flag("--json", flags.json, "print JSON");
+  AddJobs(*verify, flags);
+  return verify;
+}
+
+CLI::App* AddExplain(CLI::App& app, Flags& flags) {
+  CLI::App* explain =
+      app.add_subcommand("explain", "show why a tensor is or is not quantized")->footer(kExplainExamples);
+  explain->add_option("IN", flags.input, "a .safetensors file or a folder")->required();
+  explain->add_option("TENSOR", flags.tensor, "name of a tensor or of its module")->required();
+  AddRecipeFlags(*explain, flags);
+  return explain;
+}
+
+}  // namespace
+
+std::vector<Command> CheckpointCommands() {
+  return {{AddInspect, RunInspect},
+          {AddPlan, RunPlan},
+          {AddConvert, RunConvert},
+          {AddVerify, RunVerify},
+          {AddExplain, RunExplain}};
+}
+
+}  // namespace aqt::serving

@@ -1,0 +1,17 @@
+#ifndef AQT_SERVING_CLI_CHECKPOINT_COMMANDS_H_
+#define AQT_SERVING_CLI_CHECKPOINT_COMMANDS_H_
+
+// The commands that need only checkpoints: inspect, plan, convert, verify, explain.
+
+#include <vector>
+
+#include "serving/cli/run_command.h"
+
+namespace aqt::serving {
+
+// In the order of the help.
+std::vector<Command> CheckpointCommands();
+
+}  // namespace aqt::serving
+
+#endif  // AQT_SERVING_CLI_CHECKPOINT_COMMANDS_H_

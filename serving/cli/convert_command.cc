@@ -1,0 +1,16 @@
+#include "serving/cli/convert_command.h"
+
+#include <string>
+#include <vector>
+
+#include "serving/cli/checkpoint_commands.h"
+#include "serving/cli/program_command_names.h"
+
+namespace aqt::serving {
+
+int ConvertMain(const std::vector<std::string>& args, const io::FileSystem& fs, const Console& console) {
+  return RunCommand({.commands = CheckpointCommands(), .only_in_aqt = {kConfigCommand, kProgramCommand}}, args, fs,
+                    console);
+}
+
+}  // namespace aqt::serving

@@ -1,0 +1,27 @@
+#ifndef AQT_SERVING_CLI_FLAGS_H_
+#define AQT_SERVING_CLI_FLAGS_H_
+
+// The arguments of the command line, parsed.
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace aqt::serving {
+
+// The arguments of all subcommands.
+struct Flags {
+  std::string input, output, tensor, kind, program, draw;
+  std::string preset, config, scheme_from, rules, non_finite;
+  std::string calibration, max_shard_size;
+  std::string progress = "auto";
+  int jobs = 1;
+  bool strict = false, force = false, json = false, stats = false, print_config = false;
+  std::optional<double> min_snr, min_row_snr, min_group_snr;
+  std::optional<int> depth;
+  std::vector<std::string> exclude;
+};
+
+}  // namespace aqt::serving
+
+#endif  // AQT_SERVING_CLI_FLAGS_H_

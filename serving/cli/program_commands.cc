@@ -1,0 +1,111 @@
+#include "serving/cli/program_commands.h"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "aqt/core/status_macros.h"
+#include "aqt/graph/draw/draw.h"
+#include "aqt/graph/program.h"
+#include "aqt/io/file.h"
+#include "aqt/io/printable.h"
+#include "aqt/ops/contraction/draw_numerics.h"
+#include "serving/cli/effective_config.h"
+#include "serving/cli/flags.h"
+#include "serving/cli/program_command_names.h"
+#include "serving/tools/exit_code.h"
+
+namespace aqt::serving {
+namespace {
+
+constexpr char kConfigExamples[] = R"(Examples:
+  aqt config dot_general                        # the presets
+  aqt config dot_general config_v4              # one of them, whole
+  aqt config inject my.textproto                # checked, with every base filled in
+  aqt config inject int8_all --program model.txt   # what it would do to a program)";
+
+constexpr char kProgramExamples[] = R"(Examples:
+  aqt program model.aqtprog > model.txt
+  aqt program model.aqtprog --draw svg --depth 2 > model.svg
+  aqt program model.aqtprog --draw dot | dot -Tpdf > model.pdf)";
+
+// Lines in which names can neither move a terminal's cursor nor break its display.
+std::string PrintableText(absl::string_view text) {
+  return absl::StrJoin(absl::StrSplit(text, '\n'), "\n",
+                       [](std::string* out, absl::string_view line) { absl::StrAppend(out, io::PrintableLine(line)); });
+}
+
+absl::StatusOr<ExitCode> RunConfig(const Flags& flags, const io::FileSystem& fs, const Console& console) {
+  if (!flags.program.empty() && (flags.kind != "inject" || flags.input.empty())) {
+    return absl::InvalidArgumentError(
+        "--program says what an inject configuration would do: use it as in `aqt config inject SOURCE --program FILE`");
+  }
+  if (flags.input.empty()) {
+    console.out << absl::StrJoin(PresetNames(flags.kind), "\n") << "\n";
+    return ExitCode::kOk;
+  }
+  if (!flags.program.empty()) {
+    std::vector<std::string> unmatched;
+    AQT_ASSIGN_OR_RETURN(const std::string report, InjectionReport(fs, flags.input, flags.program, &unmatched));
+    console.out << PrintableText(report);
+    if (unmatched.empty()) return ExitCode::kOk;
+    return absl::InvalidArgumentError(absl::StrCat(
+        absl::StrJoin(unmatched, ", "), " hit nothing, which is an error unless the configuration has strict: false"));
+  }
+  AQT_ASSIGN_OR_RETURN(const std::string text, EffectiveConfig(fs, flags.kind, flags.input));
+  console.out << text;
+  return ExitCode::kOk;
+}
+
+absl::StatusOr<ExitCode> RunProgram(const Flags& flags, const io::FileSystem& fs, const Console& console) {
+  if (flags.depth.has_value() && flags.draw.empty()) {
+    return absl::InvalidArgumentError("--depth folds scopes of a drawing; give --draw svg or --draw dot, too");
+  }
+  AQT_ASSIGN_OR_RETURN(const Program program, ReadProgram(fs, flags.input));
+  const DrawOptions options{.depth = flags.depth, .paint = ops::PaintNumerics};
+  console.out << PrintableText(flags.draw.empty()    ? ToText(program)
+                               : flags.draw == "svg" ? DrawSvg(program, options)
+                                                     : DrawDot(program, options));
+  return ExitCode::kOk;
+}
+
+CLI::App* AddConfig(CLI::App& app, Flags& flags) {
+  CLI::App* config =
+      app.add_subcommand(kConfigCommand, "check a configuration and print it in full")->footer(kConfigExamples);
+  config->add_option("KIND", flags.kind, absl::StrCat("one of ", absl::StrJoin(ConfigKinds(), ", ")))
+      ->check(CLI::IsMember(ConfigKinds()))
+      ->required();
+  config->add_option("SOURCE", flags.input, "a preset or a textproto; without one, the presets are listed");
+  config->add_option(
+      "--program", flags.program,
+      "inject only: a saved program (SaveProgram) or its text (ToText); show what the rules would do to it");
+  return config;
+}
+
+CLI::App* AddProgram(CLI::App& app, Flags& flags) {
+  CLI::App* program = app.add_subcommand(kProgramCommand, "print or draw a saved program")->footer(kProgramExamples);
+  program->add_option("FILE", flags.input, "a saved program (SaveProgram)")->required();
+  program
+      ->add_option("--draw", flags.draw,
+                   "svg, or dot for Graphviz: quantized contractions have the colour of their numerics; by default the "
+                   "program's text")
+      ->check(CLI::IsMember({"svg", "dot"}))
+      ->type_name("FORMAT");
+  program->add_option("--depth", flags.depth, "one box for each scope of N levels, such as 1 for all of \"mlp/...\"")
+      ->check(CLI::Range(0, 1000))
+      ->type_name("N");
+  return program;
+}
+
+}  // namespace
+
+std::vector<Command> ProgramCommands() { return {{AddConfig, RunConfig}, {AddProgram, RunProgram}}; }
+
+}  // namespace aqt::serving
