@@ -177,13 +177,13 @@ absl::StatusOr<ExitCode> RunPlan(const Flags& flags, const io::FileSystem& fs, c
   AQT_ASSIGN_OR_RETURN(Plan plan, MakePlan(checkpoint, model, recipe, options));
   plan.warnings.insert(plan.warnings.begin(), warnings.begin(), warnings.end());
   if (checkpoint.is_folder() && files.config_file.empty()) plan.warnings.push_back(kNoConfigWarning);
+  AQT_ASSIGN_OR_RETURN(const std::vector<CopiedFile> copied, CopiedFiles(fs, files));
   if (flags.json) {
-    console.out << PlanToJson(plan);
+    console.out << PlanToJson(plan, copied);
     return ExitCode::kOk;
   }
-  AQT_ASSIGN_OR_RETURN(const std::vector<CarriedSize> sizes, CarriedSizes(fs, files));
   PrintPlan(plan, console.out);
-  if (const std::string carried = DescribeCarried(files, sizes); !carried.empty()) {
+  if (const std::string carried = DescribeCarried(copied); !carried.empty()) {
     console.out << "to be copied: " << carried << "\n";
   }
   return ExitCode::kOk;

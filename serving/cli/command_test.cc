@@ -254,6 +254,11 @@ TEST_F(AqtTest, Json) {
   json = nlohmann::json::parse(out_);
   EXPECT_EQ(json["num_quantized"], 2);
   EXPECT_EQ(json["quantization_config"]["config_groups"]["group_0"]["weights"]["group_size"], 32);
+  EXPECT_EQ(json["copied"].size(), 2u);
+  EXPECT_EQ(json["copied"][0]["name"], "1_Pooling/config.json");
+  EXPECT_EQ(json["copied"][0]["bytes"], ReadText("in/1_Pooling/config.json").size());
+  EXPECT_EQ(Run({"plan", "in", "--json", "--preset", "w4a16_g32", "--exclude", "1_Pooling/"}), 0);
+  EXPECT_EQ(nlohmann::json::parse(out_)["copied"].size(), 1u);
   EXPECT_EQ(Run({"convert", "in", "out", "--preset", "w4a16_g32", "--progress", "never"}), 0);
   EXPECT_EQ(Run({"verify", "in", "out", "--json"}), 0);
   EXPECT_EQ(nlohmann::json::parse(out_)["weights"].size(), 2u);

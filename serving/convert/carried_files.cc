@@ -102,6 +102,22 @@ absl::StatusOr<bool> SameBytes(const io::FileSystem& fs, const std::string& path
   return true;
 }
 
+// The files beside the tensors, and the folders ("1_Pooling/"), each once with its size; the largest first.
+std::vector<CopiedFile> ByFolder(const std::vector<CopiedFile>& copied) {
+  std::vector<CopiedFile> sizes;
+  for (const auto& [name, bytes] : copied) {
+    const std::string top = name.substr(0, name.find('/') == std::string::npos ? name.size() : name.find('/') + 1);
+    const auto same = absl::c_find_if(sizes, [&](const CopiedFile& size) { return size.name == top; });
+    if (same == sizes.end()) {
+      sizes.push_back({top, bytes});
+    } else {
+      same->bytes += bytes;
+    }
+  }
+  absl::c_stable_sort(sizes, [](const CopiedFile& a, const CopiedFile& b) { return a.bytes > b.bytes; });
+  return sizes;
+}
+
 }  // namespace
 
 absl::StatusOr<CarriedFiles> FilesToCarry(const io::Checkpoint& input, const std::vector<std::string>& exclude) {
@@ -139,34 +155,28 @@ absl::StatusOr<std::vector<std::string>> FindPointers(const io::FileSystem& fs, 
   return warnings;
 }
 
-absl::StatusOr<std::vector<CarriedSize>> CarriedSizes(const io::FileSystem& fs, const CarriedFiles& files) {
-  std::vector<CarriedSize> sizes;
+absl::StatusOr<std::vector<CopiedFile>> CopiedFiles(const io::FileSystem& fs, const CarriedFiles& files) {
+  std::vector<CopiedFile> copied;
   for (const std::string& name : files.copied) {
     AQT_ASSIGN_OR_RETURN(const io::FileInfo info, fs.Stat(io::JoinPath(files.folder, name)));
-    const std::string top = name.substr(0, name.find('/') == std::string::npos ? name.size() : name.find('/') + 1);
-    const auto same = absl::c_find_if(sizes, [&](const CarriedSize& size) { return size.name == top; });
-    if (same == sizes.end()) {
-      sizes.push_back({top, info.size});
-    } else {
-      same->bytes += info.size;
-    }
+    copied.push_back({name, info.size});
   }
-  absl::c_stable_sort(sizes, [](const CarriedSize& a, const CarriedSize& b) { return a.bytes > b.bytes; });
-  return sizes;
+  return copied;
 }
 
-std::string DescribeCarried(const CarriedFiles& files, const std::vector<CarriedSize>& sizes) {
+std::string DescribeCarried(const std::vector<CopiedFile>& copied) {
   constexpr size_t kMaxShown = 8;
-  if (sizes.empty()) return "";
+  if (copied.empty()) return "";
+  const std::vector<CopiedFile> sizes = ByFolder(copied);
   int64_t bytes = 0;
   std::vector<std::string> shown;
-  for (const CarriedSize& size : sizes) {
+  for (const CopiedFile& size : sizes) {
     bytes += size.bytes;
     if (shown.size() == kMaxShown) continue;
     shown.push_back(absl::StrCat(io::Printable(size.name), " ", HumanBytes(size.bytes)));
   }
-  return absl::StrCat(files.copied.size(), files.copied.size() == 1 ? " other file, " : " other files, ",
-                      HumanBytes(bytes), ": ", absl::StrJoin(shown, ", "), sizes.size() > kMaxShown ? ", ..." : "");
+  return absl::StrCat(copied.size(), copied.size() == 1 ? " other file, " : " other files, ", HumanBytes(bytes), ": ",
+                      absl::StrJoin(shown, ", "), sizes.size() > kMaxShown ? ", ..." : "");
 }
 
 absl::StatusOr<std::vector<std::string>> CompareCarriedFiles(const io::FileSystem& fs, const CarriedFiles& files,

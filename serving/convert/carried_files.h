@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "aqt/io/file.h"
 #include "aqt/io/tensors/checkpoint.h"
+#include "serving/plan/plan.h"
 
 namespace aqt::serving {
 
@@ -42,15 +43,12 @@ absl::StatusOr<CarriedFiles> FilesToCarry(const io::Checkpoint& input, const std
 // A warning for each of these files that is a Git LFS pointer: its content was not downloaded.
 absl::StatusOr<std::vector<std::string>> FindPointers(const io::FileSystem& fs, const CarriedFiles& files);
 
-// A copied file beside the model's tensors, or a copied folder ("1_Pooling/"), with its size. Lists begin with the
-// largest.
-struct CarriedSize {
-  std::string name;
-  int64_t bytes = 0;
-};
-absl::StatusOr<std::vector<CarriedSize>> CarriedSizes(const io::FileSystem& fs, const CarriedFiles& files);
-// "3 other files, 12.0 KiB: tokenizer.json 8.0 KiB, ..."; empty if there are none.
-std::string DescribeCarried(const CarriedFiles& files, const std::vector<CarriedSize>& sizes);
+// The copied files with their sizes, sorted by name.
+absl::StatusOr<std::vector<CopiedFile>> CopiedFiles(const io::FileSystem& fs, const CarriedFiles& files);
+
+// "3 other files, 12.0 KiB: 1_Pooling/ 8.0 KiB, tokenizer.json 4.0 KiB": files beside the tensors and folders, the
+// largest first. Empty if there are none.
+std::string DescribeCarried(const std::vector<CopiedFile>& copied);
 
 // One problem for each copied file that is missing in the output's folder, and for each with weights that differs.
 // Cancelled if `cancelled` becomes true.

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "aqt/io/file.h"
 #include "aqt/io/tensors/checkpoint.h"
 #include "gmock/gmock.h"
@@ -17,6 +18,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::StartsWith;
 
 const io::FileSystem& Fs() { return io::LocalFileSystem(); }
 
@@ -52,12 +54,14 @@ TEST_F(CarriedFilesTest, WhatMayBeAPartOfTheModelIsCopied) {
                                         "speaker.npz", "tokenizer.json", "training_args.bin", "vocoder.pth"));
   EXPECT_THAT(files.warnings, IsEmpty());
   Write({"vocoder.pth"});
-  const std::vector<CarriedSize> sizes = *CarriedSizes(Fs(), files);
-  EXPECT_EQ(sizes.size(), 6u);
-  EXPECT_EQ(sizes[0].name, "1_Pooling/");
-  EXPECT_EQ(sizes[0].bytes, 8 + Fs().Stat(At("in/1_Pooling/config.json"))->size);
-  EXPECT_THAT(DescribeCarried(files, sizes), AllOf(HasSubstr("7 other files, "), HasSubstr("optimizer.pt 8 B")));
-  EXPECT_EQ(DescribeCarried({}, {}), "");
+  const std::vector<CopiedFile> copied = *CopiedFiles(Fs(), files);
+  ASSERT_EQ(copied.size(), 7u);
+  EXPECT_EQ(copied[2].name, "optimizer.pt");
+  EXPECT_EQ(copied[2].bytes, 8);
+  const int64_t pooling = 8 + Fs().Stat(At("in/1_Pooling/config.json"))->size;
+  EXPECT_THAT(DescribeCarried(copied), AllOf(StartsWith("7 other files, "), HasSubstr("optimizer.pt 8 B"),
+                                             HasSubstr(absl::StrCat(": 1_Pooling/ ", pooling, " B, "))));
+  EXPECT_EQ(DescribeCarried({}), "");
 }
 
 TEST_F(CarriedFilesTest, AnAdapterIsWholeOrNotThere) {

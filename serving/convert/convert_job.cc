@@ -116,9 +116,9 @@ absl::StatusOr<ConvertReport> Run(const io::FileSystem& fs, const ConvertJob& jo
   AQT_ASSIGN_OR_RETURN(Plan plan, MakePlan(input, model, recipe, plan_options));
 
   int64_t bytes = plan.new_bytes;
-  AQT_ASSIGN_OR_RETURN(const std::vector<CarriedSize> carried, CarriedSizes(fs, files));
-  for (const CarriedSize& size : carried) bytes += size.bytes;
-  report.carried = DescribeCarried(files, carried);
+  AQT_ASSIGN_OR_RETURN(const std::vector<CopiedFile> copied, CopiedFiles(fs, files));
+  for (const CopiedFile& file : copied) bytes += file.bytes;
+  report.carried = DescribeCarried(copied);
   AQT_RETURN_IF_ERROR(OutputError(CheckSpace(fs, place, bytes)));
 
   Calibration calibration;

@@ -397,7 +397,7 @@ void PrintPlan(const Plan& plan, std::ostream& out) {
   }
 }
 
-std::string PlanToJson(const Plan& plan) {
+std::string PlanToJson(const Plan& plan, absl::Span<const CopiedFile> copied) {
   using Json = nlohmann::ordered_json;
   Json tensors = Json::array();
   for (const TensorPlan& t : plan.tensors) {
@@ -419,11 +419,14 @@ std::string PlanToJson(const Plan& plan) {
                  {"outputs", std::move(outputs)}};
     tensors.push_back(std::move(json));
   }
+  Json files = Json::array();
+  for (const CopiedFile& file : copied) files.push_back({{"name", file.name}, {"bytes", file.bytes}});
   const Json json = {{"tensors", std::move(tensors)},
                      {"num_quantized", plan.num_quantized},
                      {"old_bytes", plan.old_bytes},
                      {"new_bytes", plan.new_bytes},
                      {"files", plan.shard_names},
+                     {"copied", std::move(files)},
                      {"warnings", plan.warnings},
                      {"quantization_config", Json::parse(QuantizationConfigToJson(plan.quantization_config))}};
   return json.dump(2, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace) + "\n";

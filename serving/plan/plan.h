@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "aqt/io/file.h"
 #include "aqt/io/tensors/checkpoint.h"
 #include "aqt/io/tensors/tensor_source.h"
@@ -43,6 +44,12 @@ struct Plan {
   int64_t new_bytes = 0;
 };
 
+// A file beside the tensors that is copied as it is.
+struct CopiedFile {
+  std::string name;  // its path in the folder
+  int64_t bytes = 0;
+};
+
 // InvalidArgument or Unimplemented, naming tensor, rule and remedy, if a rule cannot be followed. InvalidArgument if
 // nothing would be quantized, the recipe is strict and a rule has no effect, two outputs would have the same name, or
 // one file would exceed max_shard_bytes. Unimplemented if the model is quantized already (quantized_already.h). The
@@ -68,7 +75,8 @@ absl::StatusOr<std::string> Explain(const io::TensorSource& source, const ModelC
 
 // A table: tensor, shape, dtype, deciding rule, scheme, bytes before and after, and a warning; then totals.
 void PrintPlan(const Plan& plan, std::ostream& out);
-std::string PlanToJson(const Plan& plan);
+// `copied`: the files that a conversion copies beside the tensors.
+std::string PlanToJson(const Plan& plan, absl::Span<const CopiedFile> copied = {});
 
 }  // namespace aqt::serving
 
