@@ -15,7 +15,7 @@
 #include "configs/config_text.h"
 #include "configs/families.pb.h"
 #include "serving/families/role.h"
-#include "serving/formats/model_facts.h"
+#include "serving/formats/model_config.h"
 
 namespace aqt::serving {
 

@@ -17,7 +17,7 @@
 #include "serving/families/model_family.h"
 #include "serving/families/role.h"
 #include "serving/families/shape_evidence.h"
-#include "serving/formats/model_facts.h"
+#include "serving/formats/model_config.h"
 
 namespace aqt::serving {
 

@@ -17,7 +17,7 @@ using ::testing::IsEmpty;
 
 struct Model {
   Model(const char* config, const TensorShapes& shapes)
-      : source(ZeroTensors(shapes)), roles(source, ReadModelFacts(config)) {}
+      : source(ZeroTensors(shapes)), roles(source, ParseModelConfig(config)->facts) {}
   ModuleRole Of(const std::string& module) const {
     const io::TensorInfo* tensor = source.Find(absl::StrCat(module, ".weight"));
     return roles.Of(module, tensor != nullptr ? tensor->shape : source.Find(module)->shape);

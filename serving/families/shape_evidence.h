@@ -13,7 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "aqt/core/shape.h"
 #include "aqt/io/tensors/tensor_source.h"
-#include "serving/formats/model_facts.h"
+#include "serving/formats/model_config.h"
 
 namespace aqt::serving {
 

@@ -18,15 +18,13 @@
 #include "aqt/io/json.h"
 #include "aqt/io/printable.h"
 #include "nlohmann/json.hpp"
+#include "serving/formats/json_object-inl.h"
 #include "serving/formats/named_schemes.h"
 #include "serving/formats/weight_formats.h"
 
 namespace aqt::serving {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
-constexpr int kMaxDepth = 64;
 // A wider indentation is not copied: it would be written some hundred times.
 constexpr size_t kMaxIndent = 16;
 constexpr uint64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
@@ -34,21 +32,6 @@ constexpr uint64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
 constexpr char kLayoutVersion[] = "0.20.0";
 
 std::string Std(absl::string_view s) { return std::string(s.data(), s.size()); }
-
-// DataLoss unless `text` is a JSON object without duplicate keys. Values that JSON lacks become strings (json.h).
-absl::StatusOr<Json> ParseObject(absl::string_view text) {
-  AQT_ASSIGN_OR_RETURN(const io::JsonObjectText object, io::ScanJsonObject(text, kMaxDepth));
-  Json json = Json::parse(object.standard, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return absl::InternalError("valid JSON could not be read");
-  return json;
-}
-
-// Null also if the key is absent.
-const Json& At(const Json& object, const char* key) {
-  static const Json* const null = new Json();
-  const auto it = object.find(key);
-  return it == object.end() ? *null : *it;
-}
 
 // A position in the configuration, for messages: "config_groups.group_0.weights.num_bits".
 std::string Path(absl::string_view where, absl::string_view key) { return absl::StrCat(where, ".", key); }
@@ -425,25 +408,6 @@ Json ArgsToJson(ValueType type, int num_bits, bool symmetric, bool dynamic, absl
   return json;
 }
 
-// The outermost quantization_config or compression_config that is not null, or null. A model of several parts may have
-// one in the configuration of a part: text_config, llm_config, thinker_config.text_config.
-const Json* FindQuantization(const Json& json) {
-  std::vector<const Json*> level = {&json};
-  while (!level.empty()) {
-    std::vector<const Json*> below;
-    for (const Json* const object : level) {
-      for (const char* key : {kQuantizationConfigKey, "compression_config"}) {
-        if (const Json& found = At(*object, key); !found.is_null()) return &found;
-      }
-      for (const Json& member : *object) {
-        if (member.is_object()) below.push_back(&member);
-      }
-    }
-    level = std::move(below);
-  }
-  return nullptr;
-}
-
 Json ToJson(const QuantizationConfig& config) {
   Json groups = Json::object();
   std::set<std::string> formats;
@@ -480,27 +444,8 @@ Json ToJson(const QuantizationConfig& config) {
 
 }  // namespace
 
-absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text) {
-  AQT_ASSIGN_OR_RETURN(const Json json, ParseObject(text));
-  ModelConfig config;
-  // Models with a vision or audio part keep the language model's configuration one level down.
-  const Json& inner = At(json, "text_config").is_object() ? At(json, "text_config") : json;
-  for (const Json* part : {&json, &inner}) {
-    const Json& tied = At(*part, "tie_word_embeddings");
-    if (!config.tie_word_embeddings.has_value() && tied.is_boolean()) config.tie_word_embeddings = tied.get<bool>();
-  }
-  if (const Json* const quantization = FindQuantization(json); quantization != nullptr) {
-    config.quantization_config = quantization->dump();
-    if (quantization->is_object() && At(*quantization, "quant_method").is_string()) {
-      config.quant_method = At(*quantization, "quant_method").get<std::string>();
-    }
-  }
-  config.facts = ReadModelFacts(text);
-  return config;
-}
-
 absl::StatusOr<QuantizationConfig> ParseQuantizationConfig(absl::string_view text) {
-  const absl::StatusOr<Json> parsed = ParseObject(text);
+  const absl::StatusOr<Json> parsed = ParseJsonObject(text);
   if (!parsed.ok()) return absl::InvalidArgumentError(parsed.status().message());
   const Json& json = *parsed;
   AQT_RETURN_IF_ERROR(CheckRest(json));
@@ -525,7 +470,7 @@ std::string QuantizationConfigToJson(const QuantizationConfig& config) {
 
 absl::StatusOr<std::string> SetQuantizationConfig(absl::string_view config_json, const QuantizationConfig& config) {
   const absl::string_view text = config_json.empty() ? "{\n}" : config_json;
-  AQT_ASSIGN_OR_RETURN(const io::JsonObjectText object, io::ScanJsonObject(text, kMaxDepth));
+  AQT_ASSIGN_OR_RETURN(const io::JsonObjectText object, io::ScanJsonObject(text, kMaxJsonDepth));
   // Indents the new key like the others.
   absl::string_view indent = "  ";
   if (!object.members.empty()) {

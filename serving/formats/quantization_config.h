@@ -2,7 +2,7 @@
 #define AQT_SERVING_FORMATS_QUANTIZATION_CONFIG_H_
 
 // The `quantization_config` of a Hugging Face config.json as the compressed-tensors package writes it: reading one
-// ("quantize like that model"), writing one, and the few other keys of config.json that the converter uses.
+// ("quantize like that model") and writing one.
 
 #include <cstdint>
 #include <optional>
@@ -12,16 +12,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "serving/formats/model_facts.h"
+#include "serving/formats/model_config.h"
 #include "serving/formats/scheme.h"
 
 namespace aqt::serving {
-
-inline constexpr char kConfigFile[] = "config.json";
-// The longest config.json, preset or configuration that is read.
-inline constexpr int64_t kMaxConfigBytes = 64 << 20;
-// Metadata key under which a conversion to a single safetensors file keeps the quantization_config.
-inline constexpr char kQuantizationConfigKey[] = "quantization_config";
 
 // One of `config_groups`. A target is a module's name, "re:" and a regular expression that matches from the start of a
 // module's name (Python's re.match), or the class name "Linear".
@@ -38,20 +32,6 @@ struct QuantizationConfig {
   std::vector<std::string> notes;   // accepted fields without effect here, for the user; not compared or written
   bool operator==(const QuantizationConfig& other) const { return groups == other.groups && ignore == other.ignore; }
 };
-
-// The parts of a config.json that the converter needs.
-struct ModelConfig {
-  std::optional<bool> tie_word_embeddings;  // as written
-  ModelFacts facts;
-  // The text of `quantization_config` or `compression_config`, if present, also within the configuration of a part of
-  // the model (`text_config`, `llm_config`).
-  std::optional<std::string> quantization_config;
-  std::string quant_method;  // its method; empty if not given
-  // A file beside config.json that describes a quantization: see quantized_already.h. Empty if there is none.
-  std::string quantization_file;
-};
-// DataLoss with line and column as in io::ScanJsonObject. NaN, Infinity and numbers of any size are accepted.
-absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json);
 
 // Reads the JSON text of a quantization_config of the methods "compressed-tensors" and "fp8". A group of the former may
 // be a list of targets under the name of a preset (named_schemes.h). InvalidArgument: not JSON, a missing or unknown

@@ -40,13 +40,12 @@ absl::StatusOr<RuleSet> MakeRules(const io::TensorSource& source, const ModuleRo
                                          [&source](absl::string_view module) { return HasModule(source, module); });
 }
 
-bool HasStoredHead(const io::TensorSource& source, const ModuleRoles& roles) {
-  for (const io::TensorInfo& tensor : source.tensors()) {
-    const std::optional<absl::string_view> module = ModuleOf(tensor.name);
-    if (module.has_value() && tensor.shape.rank() == 2 && roles.Of(*module, tensor.shape).role == Role::kHead)
-      return true;
-  }
-  return false;
+// RuleSet::RoleOf of the source's tensors, in order.
+using TensorRoles = std::vector<std::optional<ModuleRole>>;
+TensorRoles RolesOf(const io::TensorSource& source, const ModuleRoles& roles) {
+  TensorRoles tensor_roles;
+  for (const io::TensorInfo& tensor : source.tensors()) tensor_roles.push_back(RuleSet::RoleOf(tensor, roles));
+  return tensor_roles;
 }
 
 // Whether input and output embeddings are one tensor, and the head's names in loaders if it is not stored.
@@ -54,8 +53,9 @@ struct Tied {
   bool tied = false;
   std::vector<std::string> heads;
 };
-Tied FindTied(const io::TensorSource& source, const ModelConfig& model, const ModuleRoles& roles) {
-  const bool stored = HasStoredHead(source, roles);
+Tied FindTied(const ModelConfig& model, const ModuleRoles& roles, const TensorRoles& tensor_roles) {
+  const bool stored = std::any_of(tensor_roles.begin(), tensor_roles.end(),
+                                  [](const auto& role) { return role.has_value() && role->role == Role::kHead; });
   const bool tied = model.tie_word_embeddings.value_or(model.facts.has_output_head && !stored);
   return {tied, stored ? std::vector<std::string>() : roles.HeadsWithoutWeight(tied)};
 }
@@ -73,11 +73,10 @@ absl::Status CheckWeightRules(const Recipe& recipe, const TensorPlan& tensor) {
 
 // Whether the class Linear would not cover the quantized module when the output is read again: with all facts about the
 // model, or, as for a single file, without its config.json and the user's families.
-bool NeedsTarget(const ModuleRoles& roles, const TensorPlan& tensor) {
+bool NeedsTarget(const TensorPlan& tensor) {
   static const auto* const by_name = new ModuleRoles();
-  const Shape& shape = tensor.input->shape;
-  return IsEmbeddingName(tensor.module()) || IsOutsideOfLinear(roles.Of(tensor.module(), shape).role) ||
-         IsOutsideOfLinear(by_name->Of(tensor.module(), shape).role);
+  return IsEmbeddingName(tensor.module()) || IsOutsideOfLinear(tensor.decision.role) ||
+         IsOutsideOfLinear(by_name->Of(tensor.module(), tensor.input->shape).role);
 }
 
 // The configuration that a loader needs. With one scheme: the class Linear, except the modules that stayed in floating
@@ -108,7 +107,7 @@ QuantizationConfig DescribeOutput(const Plan& plan, const Recipe& recipe, const 
   if (by_class) config.groups[0].targets.push_back("Linear");
   for (size_t g = 0; g < config.groups.size(); ++g) {
     for (const TensorPlan* tensor : modules[g]) {
-      if (by_class && !NeedsTarget(roles, *tensor)) continue;
+      if (by_class && !NeedsTarget(*tensor)) continue;
       const absl::string_view module = tensor->module();
       config.groups[g].targets.push_back(TargetOf(module));
       const absl::string_view asked = ExpertsOf(module).empty() ? "" : roles.AskedName(LastPartOf(module));
@@ -245,12 +244,13 @@ void AddModelWarnings(const ModuleRoles& roles, Plan& plan) {
 }
 
 // Decides for each tensor, then makes the decisions of each fused group consistent.
-absl::Status DecideAll(const io::TensorSource& source, RuleSet& rules, const ModuleRoles& roles, bool tied,
-                       const PlanOptions& options, Plan& plan) {
-  for (const io::TensorInfo& input : source.tensors()) {
+absl::Status DecideAll(const io::TensorSource& source, RuleSet& rules, const ModuleRoles& roles,
+                       const TensorRoles& tensor_roles, bool tied, const PlanOptions& options, Plan& plan) {
+  for (size_t i = 0; i < tensor_roles.size(); ++i) {
+    const io::TensorInfo& input = source.tensors()[i];
     TensorPlan tensor;
     tensor.input = &input;
-    AQT_ASSIGN_OR_RETURN(tensor.decision, rules.Decide(input, tied));
+    AQT_ASSIGN_OR_RETURN(tensor.decision, rules.Decide(input, tensor_roles[i], tied));
     if (tensor.quantized() && options.keep_float.contains(input.name)) {
       tensor.decision.scheme.reset();
       tensor.decision.left_out = true;
@@ -271,9 +271,10 @@ absl::StatusOr<Plan> MakePlan(const io::TensorSource& source, const ModelConfig&
   AQT_RETURN_IF_ERROR(CheckNotQuantized(source, model));
   const ModuleRoles roles = MakeRoles(source, model, recipe);
   AQT_ASSIGN_OR_RETURN(RuleSet rules, MakeRules(source, roles, recipe));
-  const Tied tied = FindTied(source, model, roles);
+  const TensorRoles tensor_roles = RolesOf(source, roles);
+  const Tied tied = FindTied(model, roles, tensor_roles);
   Plan plan;
-  AQT_RETURN_IF_ERROR(DecideAll(source, rules, roles, tied.tied, options, plan));
+  AQT_RETURN_IF_ERROR(DecideAll(source, rules, roles, tensor_roles, tied.tied, options, plan));
   for (TensorPlan& tensor : plan.tensors) {
     const io::TensorInfo& input = *tensor.input;
     if (tensor.quantized()) {
@@ -363,7 +364,8 @@ absl::StatusOr<std::string> Explain(const io::TensorSource& source, const ModelC
                                      : absl::StrCat("; names with this in them: ", absl::StrJoin(similar, ", "))));
   }
   std::vector<std::string> trace;
-  absl::StatusOr<Decision> decision = rules.Decide(*tensor, FindTied(source, model, roles).tied, &trace);
+  const bool tied = FindTied(model, roles, RolesOf(source, roles)).tied;
+  absl::StatusOr<Decision> decision = rules.Decide(*tensor, tied, &trace);
   std::string text = absl::StrCat(io::Printable(tensor->name), " ", io::ToString(tensor->dtype),
                                   tensor->shape.ToString(), "\n  ", roles.description(), "\n");
   for (const std::string& line : trace) absl::StrAppend(&text, "  ", io::PrintableLine(line), "\n");

@@ -200,17 +200,28 @@ absl::Status RuleSet::CheckSuitable(const Rule& rule, const io::TensorSpec& tens
   return absl::OkStatus();
 }
 
+std::optional<ModuleRole> RuleSet::RoleOf(const io::TensorSpec& tensor, const ModuleRoles& roles) {
+  const std::optional<absl::string_view> module = ModuleOf(tensor.name);
+  if (!module.has_value() || tensor.shape.rank() < 2) return std::nullopt;
+  return roles.Of(*module, tensor.shape);
+}
+
 absl::StatusOr<Decision> RuleSet::Decide(const io::TensorSpec& tensor, bool tied, std::vector<std::string>* trace) {
+  return Decide(tensor, RoleOf(tensor, *roles_), tied, trace);
+}
+
+absl::StatusOr<Decision> RuleSet::Decide(const io::TensorSpec& tensor, const std::optional<ModuleRole>& role_of,
+                                         bool tied, std::vector<std::string>* trace) {
   const auto note = [trace](absl::string_view line) {
     if (trace != nullptr) trace->emplace_back(line);
   };
-  const std::optional<absl::string_view> module = ModuleOf(tensor.name);
-  if (!module.has_value() || tensor.shape.rank() < 2) {
+  if (!role_of.has_value()) {
     Decision decision = NoCandidate(tensor);
     note(absl::StrCat("no candidate: ", decision.reason));
     return decision;
   }
-  const ModuleRole role = roles_->Of(*module, tensor.shape);
+  const ModuleRole& role = *role_of;
+  const absl::string_view module = *ModuleOf(tensor.name);
   Decision decision;
   decision.candidate = true;
   decision.role = role.role;
@@ -219,10 +230,10 @@ absl::StatusOr<Decision> RuleSet::Decide(const io::TensorSpec& tensor, bool tied
   if (role.role != Role::kLinear) note(absl::StrCat("the module is: ", what));
   const std::string built_in = absl::StrCat("built-in ignore list (", what, ")");
   const bool on_built_in_list = passed_over_(role.role);
-  const Ignore* const by_user = FindIgnore(tensor.name, *module);
-  for (const size_t i : trace != nullptr ? rule_index_.All() : rule_index_.Candidates(tensor.name, *module)) {
+  const Ignore* const by_user = FindIgnore(tensor.name, module);
+  for (const size_t i : trace != nullptr ? rule_index_.All() : rule_index_.Candidates(tensor.name, module)) {
     Rule& rule = rules_[i];
-    if (!rule.matches(tensor.name, *module)) {
+    if (!rule.matches(tensor.name, module)) {
       note(absl::StrCat(rule.label, ": does not match"));
       continue;
     }

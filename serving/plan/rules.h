@@ -62,6 +62,12 @@ class RuleSet {
   // unsuitable scheme. `tied`: the model's input and output embeddings are one tensor. `trace`, if not null, receives
   // one line per rule that was tried.
   absl::StatusOr<Decision> Decide(const io::TensorSpec& tensor, bool tied, std::vector<std::string>* trace = nullptr);
+  // The same, with the role that RoleOf gives for the tensor.
+  absl::StatusOr<Decision> Decide(const io::TensorSpec& tensor, const std::optional<ModuleRole>& role, bool tied,
+                                  std::vector<std::string>* trace = nullptr);
+
+  // The role of a candidate's module; null for a tensor that is not a candidate.
+  static std::optional<ModuleRole> RoleOf(const io::TensorSpec& tensor, const ModuleRoles& roles);
 
   // The labels of the rules and ignore entries that have had no effect so far.
   std::vector<std::string> Unused() const;

@@ -1,4 +1,4 @@
-#include "serving/formats/model_facts.h"
+#include "serving/formats/model_config.h"
 
 #include <algorithm>
 #include <array>
@@ -6,15 +6,12 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
-#include "aqt/io/json.h"
-#include "nlohmann/json.hpp"
+#include "aqt/core/status_macros.h"
+#include "serving/formats/json_object-inl.h"
 
 namespace aqt::serving {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
-constexpr int kMaxDepth = 64;   // of the text
 constexpr int kMaxNesting = 4;  // of parts
 
 template <class T>
@@ -62,14 +59,8 @@ void Add(const Json& config, int nesting, ModelFacts& facts) {
   }
 }
 
-}  // namespace
-
-ModelFacts ReadModelFacts(absl::string_view text) {
+ModelFacts FactsOf(const Json& config) {
   ModelFacts facts;
-  const absl::StatusOr<io::JsonObjectText> object = io::ScanJsonObject(text, kMaxDepth);
-  if (!object.ok()) return facts;
-  const Json config = Json::parse(object->standard, nullptr, /*allow_exceptions=*/false);
-  if (!config.is_object()) return facts;
   Add(config, 0, facts);
   for (const std::string& name : facts.architectures) {
     for (const char* suffix :
@@ -79,6 +70,46 @@ ModelFacts ReadModelFacts(absl::string_view text) {
     }
   }
   return facts;
+}
+
+// The outermost quantization_config or compression_config that is not null, or null. A model of several parts may have
+// one in the configuration of a part: text_config, llm_config, thinker_config.text_config.
+const Json* FindQuantization(const Json& json) {
+  std::vector<const Json*> level = {&json};
+  while (!level.empty()) {
+    std::vector<const Json*> below;
+    for (const Json* const object : level) {
+      for (const char* key : {kQuantizationConfigKey, "compression_config"}) {
+        if (const Json& found = At(*object, key); !found.is_null()) return &found;
+      }
+      for (const Json& member : *object) {
+        if (member.is_object()) below.push_back(&member);
+      }
+    }
+    level = std::move(below);
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text) {
+  AQT_ASSIGN_OR_RETURN(const Json json, ParseJsonObject(text));
+  ModelConfig config;
+  // Models with a vision or audio part keep the language model's configuration one level down.
+  const Json& inner = At(json, "text_config").is_object() ? At(json, "text_config") : json;
+  for (const Json* part : {&json, &inner}) {
+    const Json& tied = At(*part, "tie_word_embeddings");
+    if (!config.tie_word_embeddings.has_value() && tied.is_boolean()) config.tie_word_embeddings = tied.get<bool>();
+  }
+  if (const Json* const quantization = FindQuantization(json); quantization != nullptr) {
+    config.quantization_config = quantization->dump();
+    if (quantization->is_object() && At(*quantization, "quant_method").is_string()) {
+      config.quant_method = At(*quantization, "quant_method").get<std::string>();
+    }
+  }
+  config.facts = FactsOf(json);
+  return config;
 }
 
 }  // namespace aqt::serving
