@@ -14,6 +14,7 @@
 #include "aqt/io/foreign_file.h"
 #include "aqt/io/printable.h"
 #include "aqt/io/tensors/checkpoint_files.h"
+#include "aqt/io/tensors/safetensors.h"
 #include "serving/convert/file_glob.h"
 #include "serving/formats/quantization_config.h"
 #include "serving/tools/exit_code.h"
@@ -38,7 +39,7 @@ bool IsForeignWeightFile(absl::string_view name) {
 }
 
 bool HoldsWeights(absl::string_view name) {
-  return absl::EndsWith(name, ".safetensors") || !io::WeightFormatOfName(name).empty();
+  return absl::EndsWith(name, io::kSafetensorsSuffix) || !io::WeightFormatOfName(name).empty();
 }
 
 // Removes the weights of an adapter without its configuration, and a configuration without its weights.

@@ -8,14 +8,13 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/io/tensors/safetensors.h"
 #include "serving/formats/quantization_config.h"
 #include "serving/tools/exit_code.h"
 #include "serving/tools/text.h"
 
 namespace aqt::serving {
 namespace {
-
-constexpr char kFileSuffix[] = ".safetensors";
 
 // Whether a conversion wrote the file, according to its metadata.
 bool IsConversion(const io::FileSystem& fs, absl::string_view path) {
@@ -117,9 +116,9 @@ absl::Status CheckReplaceable(const io::FileSystem& fs, const io::Checkpoint& in
         absl::StrCat("the output ", place.path, " is a link to the file ", place.target,
                      ", which --force does not replace: remove the link, ", "or name the file itself"));
   }
-  if (place.is_file && !absl::EndsWith(place.path, kFileSuffix)) {
+  if (place.is_file && !absl::EndsWith(place.path, io::kSafetensorsSuffix)) {
     return absl::FailedPreconditionError(
-        absl::StrCat("the output ", place.path, " is a file whose name does not end in ", kFileSuffix,
+        absl::StrCat("the output ", place.path, " is a file whose name does not end in ", io::kSafetensorsSuffix,
                      ": --force does not replace it; remove it yourself or choose another place"));
   }
   if (!place.is_file) {
@@ -141,7 +140,7 @@ absl::StatusOr<OutputPlace> CheckOutput(const io::FileSystem& fs, const io::Chec
   place.path = std::string(path);
   while (place.path.size() > 1 && absl::EndsWith(place.path, "/")) place.path.pop_back();
   if (place.path.empty()) return absl::InvalidArgumentError("the output has no name");
-  place.is_file = absl::EndsWith(place.path, kFileSuffix);
+  place.is_file = absl::EndsWith(place.path, io::kSafetensorsSuffix);
   place.target = place.path;
 
   const absl::StatusOr<io::FileInfo> link = fs.LStat(place.path);

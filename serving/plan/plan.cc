@@ -15,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/io/printable.h"
+#include "aqt/io/tensors/safetensors.h"
 #include "nlohmann/json.hpp"
 #include "serving/families/module_name.h"
 #include "serving/families/module_roles.h"
@@ -119,7 +120,7 @@ QuantizationConfig DescribeOutput(const Plan& plan, const Recipe& recipe, const 
 
 absl::Status AssignShards(const io::TensorSource& source, const PlanOptions& options, Plan& plan) {
   if (options.single_file || (options.max_shard_bytes == 0 && !options.keep_shards)) {
-    plan.shard_names = {absl::StrCat(options.stem, ".safetensors")};
+    plan.shard_names = {absl::StrCat(options.stem, io::kSafetensorsSuffix)};
     if (options.max_shard_bytes == 0 || plan.new_bytes <= options.max_shard_bytes) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat("--max-shard-size ", options.max_shard_bytes,
                                                    ": the output is one file, of ", plan.new_bytes,
@@ -148,7 +149,7 @@ absl::Status AssignShards(const io::TensorSource& source, const PlanOptions& opt
   }
   plan.has_index = shard > 0;
   if (!plan.has_index) {
-    plan.shard_names = {absl::StrCat(options.stem, ".safetensors")};
+    plan.shard_names = {absl::StrCat(options.stem, io::kSafetensorsSuffix)};
     return absl::OkStatus();
   }
   if (shard >= 99999) {

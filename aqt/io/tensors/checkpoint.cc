@@ -18,7 +18,6 @@
 namespace aqt::io {
 namespace {
 
-constexpr absl::string_view kWeightSuffix = ".safetensors";
 constexpr absl::string_view kIndexSuffix = ".safetensors.index.json";
 
 const std::string& NameOf(const SafetensorsReader& shard) { return shard.shards()[0].name; }
@@ -82,7 +81,7 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const FileSystem& fs, absl::string_v
   } else {
     AQT_ASSIGN_OR_RETURN(SafetensorsReader reader, SafetensorsReader::Open(fs, path));
     result.readers_.push_back(std::move(reader));
-    result.stem_ = std::string(absl::StripSuffix(BaseName(path), kWeightSuffix));
+    result.stem_ = std::string(absl::StripSuffix(BaseName(path), kSafetensorsSuffix));
     result.index_name_ = absl::StrCat(result.stem_, kIndexSuffix);
   }
   std::vector<Shard> shards;
@@ -135,7 +134,7 @@ absl::Status Checkpoint::OpenFolder(const FileSystem& fs, const std::string& pat
   for (std::string& name : files.names) {
     // Nested weights are part of the model that is not ours to quantize (2_Dense/model.safetensors).
     const bool nested = name.find('/') != std::string::npos;
-    const bool weights = absl::EndsWith(name, kWeightSuffix) || StemOfIndex(name).has_value();
+    const bool weights = absl::EndsWith(name, kSafetensorsSuffix) || StemOfIndex(name).has_value();
     const bool unused = !nested && weights && !IsAdapterWeights(name);
     (unused ? unused_weight_files_ : other_files_).push_back(std::move(name));
   }

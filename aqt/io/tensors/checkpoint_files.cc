@@ -17,11 +17,11 @@
 #include "aqt/io/foreign_file.h"
 #include "aqt/io/printable.h"
 #include "aqt/io/tensors/checkpoint.h"
+#include "aqt/io/tensors/safetensors.h"
 
 namespace aqt::io {
 namespace {
 
-constexpr absl::string_view kWeightSuffix = ".safetensors";
 constexpr absl::string_view kIndexPart = ".safetensors.index";
 // The size limit of an index file. The largest published ones have about 10 MB.
 constexpr int64_t kMaxIndexBytes = 100'000'000;
@@ -32,8 +32,8 @@ constexpr size_t kMaxMissing = 1000;
 constexpr absl::string_view kVariants[] = {"fp32", "fp16", "bf16", "fp8", "int8", "8bit", "4bit", "ema", "non_ema"};
 
 bool IsVisible(absl::string_view name) { return !name.empty() && name.front() != '.'; }
-bool IsWeightFile(absl::string_view name) { return IsVisible(name) && absl::EndsWith(name, kWeightSuffix); }
-std::string StemOfFile(absl::string_view name) { return std::string(absl::StripSuffix(name, kWeightSuffix)); }
+bool IsWeightFile(absl::string_view name) { return IsVisible(name) && absl::EndsWith(name, kSafetensorsSuffix); }
+std::string StemOfFile(absl::string_view name) { return std::string(absl::StripSuffix(name, kSafetensorsSuffix)); }
 bool IsSeparator(char c) { return c == '-' || c == '_' || c == '.'; }
 
 // The digits at the end or the beginning of a text.
@@ -83,7 +83,7 @@ Candidates FindCandidates(const std::vector<std::string>& names, bool adapters) 
   }
   // As for model.safetensors, the single file is preferred if both exist.
   for (auto& [stem, candidate] : candidates) {
-    const std::string single = absl::StrCat(stem, kWeightSuffix);
+    const std::string single = absl::StrCat(stem, kSafetensorsSuffix);
     if (candidate.index.empty() && absl::c_linear_search(candidate.shards, single)) candidate.shards = {single};
   }
   return candidates;
@@ -169,7 +169,7 @@ std::string FoldersWithWeights(const FileSystem& fs, const std::string& folder, 
 }
 
 absl::Status NoWeights(const FileSystem& fs, const std::string& folder, const std::vector<std::string>& names) {
-  const std::string message = absl::StrCat("folder '", folder, "' has no ", kWeightSuffix, " file");
+  const std::string message = absl::StrCat("folder '", folder, "' has no ", kSafetensorsSuffix, " file");
   std::vector<std::string> adapters, foreign;
   absl::string_view format;
   for (const std::string& name : names) {
@@ -197,7 +197,7 @@ absl::Status SeveralCheckpoints(const std::string& folder, const Candidates& can
     files.insert(files.end(), candidate.shards.begin(), candidate.shards.end());
   }
   return absl::FailedPreconditionError(absl::StrCat(
-      "folder '", folder, "' has neither ", kModelFile, " nor ", kIndexFile, ", but several ", kWeightSuffix,
+      "folder '", folder, "' has neither ", kModelFile, " nor ", kIndexFile, ", but several ", kSafetensorsSuffix,
       " files (", ListSome(files), "), and their names do not say which belong together; if they are one model, ",
       "download its index, too; otherwise leave one model in the folder"));
 }
@@ -248,7 +248,7 @@ absl::Status CheckSet(const std::string& folder, const std::vector<std::string>&
 std::string ShardName::Name(int64_t n) const { return absl::StrFormat("%s%0*d%s", before, width, n, after); }
 
 std::optional<ShardName> ParseShardName(absl::string_view file) {
-  if (!absl::EndsWith(file, kWeightSuffix)) return std::nullopt;
+  if (!absl::EndsWith(file, kSafetensorsSuffix)) return std::nullopt;
   for (const absl::string_view of : {"-of-", "_of_"}) {
     const size_t at = file.rfind(of);
     if (at == absl::string_view::npos) continue;
@@ -263,7 +263,7 @@ std::optional<ShardName> ParseShardName(absl::string_view file) {
     absl::string_view head = name.before;
     while (!head.empty() && IsSeparator(head.back())) head.remove_suffix(1);
     const absl::string_view tail = file.substr(at + of.size() + count.size());
-    name.stem = absl::StrCat(absl::StripSuffix(head, kWeightSuffix), absl::StripSuffix(tail, kWeightSuffix));
+    name.stem = absl::StrCat(absl::StripSuffix(head, kSafetensorsSuffix), absl::StripSuffix(tail, kSafetensorsSuffix));
     return name;
   }
   return std::nullopt;
@@ -331,7 +331,7 @@ absl::StatusOr<CheckpointFiles> FindCheckpointFiles(const FileSystem& fs, const 
     return files;
   }
   AQT_RETURN_IF_ERROR(ReadIndex(fs, folder, index, files));
-  const std::string single = absl::StrCat(files.stem, kWeightSuffix);
+  const std::string single = absl::StrCat(files.stem, kSafetensorsSuffix);
   if (has(single) && !absl::c_binary_search(files.shards, single)) {
     return absl::FailedPreconditionError(absl::StrCat("folder '", folder, "' has both ", Printable(single), " and ",
                                                       Printable(index),

@@ -27,6 +27,9 @@
 
 namespace aqt::io {
 
+// How the names of such files end.
+inline constexpr char kSafetensorsSuffix[] = ".safetensors";
+
 struct SafetensorsHeader {
   Metadata metadata;
   std::vector<TensorInfo> tensors;  // in the order of their data; those of size zero in header order

@@ -8,11 +8,11 @@
 #include "absl/strings/str_cat.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/io/json.h"
+#include "aqt/io/tensors/safetensors.h"
 
 namespace aqt::io {
 namespace {
 
-constexpr char kWeightSuffix[] = ".safetensors";
 constexpr char kMetadataKey[] = "metadata";
 constexpr char kTotalSizeKey[] = "total_size";
 constexpr char kWeightMapKey[] = "weight_map";
@@ -20,10 +20,10 @@ constexpr char kWeightMapKey[] = "weight_map";
 constexpr int kMaxDepth = 64;
 
 absl::Status CheckShardName(absl::string_view name) {
-  if (!absl::EndsWith(name, kWeightSuffix) ||
+  if (!absl::EndsWith(name, kSafetensorsSuffix) ||
       name.find_first_of(absl::string_view("/\\\0", 3)) != absl::string_view::npos) {
     return absl::DataLossError(absl::StrCat("weight_map names the file ", QuoteForMessage(name),
-                                            "; a name in the same folder that ends in ", kWeightSuffix,
+                                            "; a name in the same folder that ends in ", kSafetensorsSuffix,
                                             " is expected"));
   }
   return absl::OkStatus();
