@@ -107,7 +107,7 @@ absl::StatusOr<std::unique_ptr<OutputFolder>> OutputFolder::Create(const FileSys
   path = WithoutTrailingSlashes(path);
   if (BaseName(path) == "." || BaseName(path) == "..") {
     return absl::InvalidArgumentError(
-        absl::StrCat("cannot create folder '", path, "': name it from the folder above it"));
+        absl::StrCat("cannot create folder '", path, "': name it from its parent folder"));
   }
   bool replace = false;
   const absl::StatusOr<FileInfo> info = fs.Stat(path);

@@ -79,7 +79,7 @@ class FileCache::CachedFile final : public RandomAccessFile {
     // Some network file systems number their files differently each time.
     if (file->size() != info_.size || file->info().modified_ns != info_.modified_ns) {
       return absl::AbortedError(
-          absl::StrCat("'", path_, "' has changed while it was read; start again when nothing writes it"));
+          absl::StrCat("'", path_, "' changed while it was being read; start again when nothing is writing it"));
     }
     return std::shared_ptr<RandomAccessFile>(std::move(file));
   }

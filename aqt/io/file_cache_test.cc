@@ -89,7 +89,7 @@ TEST_F(FileCacheTest, NoticesAnotherFile) {
   const auto expect_noticed = [&] {
     const absl::Status status = files[0]->Read(0, absl::MakeSpan(&byte, 1));
     EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
-    EXPECT_THAT(std::string(status.message()), HasSubstr("has changed while it was read"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("changed while it was being read"));
   };
   const auto set_time = [&](int64_t ns) {
     const timespec time{.tv_sec = ns / 1'000'000'000, .tv_nsec = ns % 1'000'000'000};

@@ -62,7 +62,7 @@ std::string GuessContent(absl::string_view begin) {
     if (absl::StartsWith(begin, known.bytes)) return absl::StrCat("; it looks like ", known.what, ": ", known.remedy);
   }
   if (absl::StartsWith(absl::StripLeadingAsciiWhitespace(begin), "<")) {
-    return absl::StrCat("; it looks like a web page, not the file meant: ", kDownloadAgain);
+    return absl::StrCat("; it looks like a web page, not the intended file: ", kDownloadAgain);
   }
   return "";
 }

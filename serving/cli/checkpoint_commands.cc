@@ -83,7 +83,7 @@ void AddRecipeFlags(CLI::App& app, Flags& flags) {
   app.add_option("--rules", flags.rules, "arithmetic of weights: compressed_tensors or aqt")
       ->check(CLI::IsMember({"compressed_tensors", "aqt"}))
       ->type_name("NAME");
-  app.add_flag("--strict", flags.strict, "a rule or ignore entry without effect is an error");
+  app.add_flag("--strict", flags.strict, "fail if a rule or an ignore entry has no effect");
 }
 
 void AddExclude(CLI::App& app, Flags& flags, const char* what) {
@@ -95,7 +95,7 @@ void AddExclude(CLI::App& app, Flags& flags, const char* what) {
 
 void AddJobs(CLI::App& app, Flags& flags) {
   flags.jobs = DefaultJobs();
-  app.add_option("--jobs,-j", flags.jobs, absl::StrCat("threads, 1 to ", kMaxJobs, "; results do not depend on them"))
+  app.add_option("--jobs,-j", flags.jobs, absl::StrCat("threads, 1 to ", kMaxJobs, "; the results do not depend on it"))
       ->check(CLI::Range(1, kMaxJobs))
       ->type_name("N")
       ->capture_default_str();
@@ -125,9 +125,9 @@ absl::StatusOr<int64_t> MaxShardBytes(const Flags& flags) {
 absl::StatusOr<std::string> ConfigText(const Recipe& recipe, const Flags& flags) {
   if (!recipe.like.has_value()) return recipe.Text();
   if (flags.rules.empty() && flags.non_finite.empty()) return absl::StrCat(recipe.Text(), "\n");
-  return absl::InvalidArgumentError(absl::StrCat("a quantization_config cannot say --",
+  return absl::InvalidArgumentError(absl::StrCat("a quantization_config cannot express --",
                                                  flags.rules.empty() ? "non-finite" : "rules",
-                                                 "; print it without that flag, and give the flag to convert"));
+                                                 "; print it without that flag, and pass the flag to convert"));
 }
 
 absl::Status NeedPath(absl::string_view name, const std::string& value) {
@@ -258,7 +258,7 @@ absl::StatusOr<ExitCode> RunConvert(const Flags& flags, const io::FileSystem& fs
 
 absl::Status SetThreshold(absl::string_view flag, const std::optional<double>& given, double& threshold) {
   if (!given.has_value()) return absl::OkStatus();
-  if (std::isnan(*given)) return absl::InvalidArgumentError(absl::StrCat(flag, " nan; expected a number of decibels"));
+  if (std::isnan(*given)) return absl::InvalidArgumentError(absl::StrCat(flag, " nan is not a number of decibels"));
   threshold = *given;
   return absl::OkStatus();
 }
@@ -290,7 +290,7 @@ CLI::App* AddInspect(CLI::App& app, Flags& flags) {
   CLI::App* inspect = app.add_subcommand("inspect", "show what is in a checkpoint")->footer(kInspectExamples);
   inspect->add_option("IN", flags.input, "a .safetensors file or a folder")->required();
   inspect->add_flag("--json", flags.json, "print JSON");
-  inspect->add_flag("--stats", flags.stats, "read the tensors: smallest and largest value, NaNs");
+  inspect->add_flag("--stats", flags.stats, "also read the data: minimum, maximum, NaNs");
   return inspect;
 }
 
@@ -301,18 +301,18 @@ CLI::App* AddPlan(CLI::App& app, Flags& flags) {
   AddRecipeFlags(*plan, flags);
   plan->add_flag("--json", flags.json, "print JSON");
   plan->add_option("--max-shard-size", flags.max_shard_size, "as for convert")->type_name("SIZE");
-  AddExclude(*plan, flags, "as for convert: files that it does not copy");
+  AddExclude(*plan, flags, "as for convert: files not to copy");
   plan->add_flag("--print-effective-config", flags.print_config,
-                 "print the configuration with its base filled in, and stop");
+                 "print the configuration with its base filled in, and exit");
   return plan;
 }
 
 CLI::App* AddConvert(CLI::App& app, Flags& flags) {
   CLI::App* convert = app.add_subcommand("convert", "write a quantized checkpoint")->footer(kConvertExamples);
   convert->add_option("IN", flags.input, "a .safetensors file or a folder");
-  convert->add_option("OUT", flags.output, "a .safetensors file or a folder, which appears complete or not at all");
+  convert->add_option("OUT", flags.output, "a .safetensors file or a folder; it appears only when it is complete");
   AddRecipeFlags(*convert, flags);
-  convert->add_option("--calibration", flags.calibration, "ranges of activations, for static schemes")
+  convert->add_option("--calibration", flags.calibration, "ranges of the activations, for static schemes")
       ->type_name("FILE");
   convert
       ->add_option("--non-finite", flags.non_finite,
@@ -323,27 +323,27 @@ CLI::App* AddConvert(CLI::App& app, Flags& flags) {
       ->add_option("--max-shard-size", flags.max_shard_size,
                    "split the output into files of at most this size (5GB, 2GiB)")
       ->type_name("SIZE");
-  AddExclude(*convert, flags, "files beside the weights that are not copied");
+  AddExclude(*convert, flags, "files beside the weights not to copy");
   convert->add_flag("--force", flags.force, "replace an existing output");
   AddJobs(*convert, flags);
   convert
       ->add_option("--progress", flags.progress,
-                   "auto (a bar on a terminal, else a line now and then), always or never")
+                   "auto (a bar on a terminal, otherwise a line every ten seconds), always or never")
       ->check(CLI::IsMember({"auto", "always", "never"}))
       ->type_name("WHEN");
   convert->add_flag("--print-effective-config", flags.print_config,
-                    "print the configuration with its base filled in, and stop");
+                    "print the configuration with its base filled in, and exit");
   return convert;
 }
 
 CLI::App* AddVerify(CLI::App& app, Flags& flags) {
   CLI::App* verify =
       app.add_subcommand("verify", "compare a quantized checkpoint with its original")->footer(kVerifyExamples);
-  verify->add_option("IN", flags.input, "the original")->required();
-  verify->add_option("OUT", flags.output, "the quantized one")->required();
+  verify->add_option("IN", flags.input, "the original checkpoint")->required();
+  verify->add_option("OUT", flags.output, "the quantized checkpoint")->required();
   verify->add_option("--min-snr", flags.min_snr, "fail if a weight's signal-to-noise ratio is lower")->type_name("DB");
-  verify->add_option("--min-row-snr", flags.min_row_snr, "fail if that of a row is lower")->type_name("DB");
-  verify->add_option("--min-group-snr", flags.min_group_snr, "fail if that of a group or block is lower")
+  verify->add_option("--min-row-snr", flags.min_row_snr, "fail if the ratio of a row is lower")->type_name("DB");
+  verify->add_option("--min-group-snr", flags.min_group_snr, "fail if the ratio of a group or block is lower")
       ->type_name("DB");
   AddExclude(*verify, flags, "files of IN that OUT may lack");
   verify->add_flag("--json", flags.json, "print JSON");

@@ -241,7 +241,7 @@ TEST_F(AqtTest, Explain) {
   EXPECT_EQ(Run({"explain", "in", "model.layers.0.mlp.up_proj", "--config", "odd.textproto"}), 0);
   EXPECT_THAT(out_, HasSubstr("=> error: "));
   EXPECT_EQ(Run({"explain", "in", "up_proj", "--preset", "w8a16"}), 2);
-  EXPECT_THAT(err_, HasSubstr("names with this in them: model.layers.0.mlp.up_proj.weight"));
+  EXPECT_THAT(err_, HasSubstr("names that contain it: model.layers.0.mlp.up_proj.weight"));
 }
 
 TEST_F(AqtTest, Json) {
@@ -290,7 +290,7 @@ TEST_F(AqtTest, QuantizedAlready) {
 
 TEST_F(AqtTest, AShardSizeThatCannotBeKept) {
   ExpectError({"convert", "in", "out.safetensors", "--preset", "w8a16", "--max-shard-size", "1kb"}, 2,
-              "--max-shard-size 1000: the output is one file, of ");
+              "--max-shard-size 1000: the output is one file of ");
   EXPECT_EQ(
       Run({"convert", "in", "fits.safetensors", "--preset", "w8a16", "--max-shard-size", "1mb", "--progress", "never"}),
       0);
@@ -408,7 +408,8 @@ TEST_F(AqtTest, EffectiveConfigurationHasTheFlags) {
             0);
   EXPECT_THAT(out_, HasSubstr("weight_rules: WEIGHT_RULES_COMPRESSED_TENSORS"));
   EXPECT_EQ(Run({"convert", "in", "a", "--preset", "w8a8_dynamic", "--progress", "never"}), 0);
-  ExpectError({"convert", "--scheme-from", "a", "--rules", "aqt", "--print-effective-config"}, 2, "cannot say --rules");
+  ExpectError({"convert", "--scheme-from", "a", "--rules", "aqt", "--print-effective-config"}, 2,
+              "cannot express --rules");
 }
 
 // One outlier, and every other row becomes zero.
@@ -453,7 +454,7 @@ TEST_F(AqtTest, PrintsAndDrawsASavedProgram) {
   EXPECT_THAT(out_, HasSubstr("label=\"aqt_dot_general\\nint8 * int8\\nf32[1,10]\", fillcolor=\"#bfe3b8\""));
   EXPECT_EQ(Run({"program", "model.aqtprog", "--draw", "svg", "--depth", "1"}), 0);
   EXPECT_THAT(out_, AllOf(HasSubstr(">1 equation</text>"), HasSubstr(">@mlp</text>")));
-  ExpectError({"program", "model.aqtprog", "--depth", "1"}, 2, "give --draw svg or --draw dot");
+  ExpectError({"program", "model.aqtprog", "--depth", "1"}, 2, "add --draw svg or --draw dot");
   ExpectError({"program", "model.aqtprog", "--draw", "png"}, 2, "png");
   ExpectError({"program", "missing.aqtprog"}, 4, "missing.aqtprog");
   WriteText("model.aqtprog", "no program");

@@ -27,7 +27,7 @@ namespace {
 
 constexpr char kConfigExamples[] = R"(Examples:
   aqt config dot_general                        # the presets
-  aqt config dot_general config_v4              # one of them, whole
+  aqt config dot_general config_v4              # one of them in full
   aqt config inject my.textproto                # checked, with every base filled in
   aqt config inject int8_all --program model.txt   # what it would do to a program)";
 
@@ -45,7 +45,8 @@ std::string PrintableText(absl::string_view text) {
 absl::StatusOr<ExitCode> RunConfig(const Flags& flags, const io::FileSystem& fs, const Console& console) {
   if (!flags.program.empty() && (flags.kind != "inject" || flags.input.empty())) {
     return absl::InvalidArgumentError(
-        "--program says what an inject configuration would do: use it as in `aqt config inject SOURCE --program FILE`");
+        "--program shows what an inject configuration would do: use it as in `aqt config inject SOURCE --program "
+        "FILE`");
   }
   if (flags.input.empty()) {
     console.out << absl::StrJoin(PresetNames(flags.kind), "\n") << "\n";
@@ -66,7 +67,7 @@ absl::StatusOr<ExitCode> RunConfig(const Flags& flags, const io::FileSystem& fs,
 
 absl::StatusOr<ExitCode> RunProgram(const Flags& flags, const io::FileSystem& fs, const Console& console) {
   if (flags.depth.has_value() && flags.draw.empty()) {
-    return absl::InvalidArgumentError("--depth folds scopes of a drawing; give --draw svg or --draw dot, too");
+    return absl::InvalidArgumentError("--depth folds the scopes of a drawing; add --draw svg or --draw dot");
   }
   AQT_ASSIGN_OR_RETURN(const Program program, ReadProgram(fs, flags.input));
   const DrawOptions options{.depth = flags.depth, .paint = ops::PaintNumerics};
@@ -82,7 +83,7 @@ CLI::App* AddConfig(CLI::App& app, Flags& flags) {
   config->add_option("KIND", flags.kind, absl::StrCat("one of ", absl::StrJoin(ConfigKinds(), ", ")))
       ->check(CLI::IsMember(ConfigKinds()))
       ->required();
-  config->add_option("SOURCE", flags.input, "a preset or a textproto; without one, the presets are listed");
+  config->add_option("SOURCE", flags.input, "a preset or a textproto; if it is omitted, the presets are listed");
   config->add_option(
       "--program", flags.program,
       "inject only: a saved program (SaveProgram) or its text (ToText); show what the rules would do to it");

@@ -51,7 +51,7 @@ void PairAdapters(CarriedFiles& files) {
   if (has_config == has_weights) return;
   std::erase_if(files.copied, [&](const std::string& name) {
     if (!is_config(name) && !is_weights(name)) return false;
-    files.warnings.push_back(absl::StrCat(io::Printable(name), " was not copied: it is of an adapter, and ",
+    files.warnings.push_back(absl::StrCat(io::Printable(name), " was not copied: it belongs to an adapter, and ",
                                           has_config ? "the adapter's weights are" : "adapter_config.json is",
                                           " not copied with it"));
     return true;
@@ -67,7 +67,7 @@ absl::Status CheckExcludable(const FileGlob& glob, const io::Checkpoint& input) 
     if (!glob.Matches(name)) continue;
     return absl::InvalidArgumentError(
         absl::StrCat("--exclude ", io::Printable(glob.text()), " matches ", io::Printable(name),
-                     ", which a conversion reads and writes anew; give a pattern for files that are only copied"));
+                     ", which a conversion rewrites; give a pattern that matches only files that are copied"));
   }
   return absl::OkStatus();
 }
@@ -149,9 +149,8 @@ absl::StatusOr<std::vector<std::string>> FindPointers(const io::FileSystem& fs, 
     if (info.size > kMaxPointerBytes) continue;
     AQT_ASSIGN_OR_RETURN(const std::string text, io::ReadFile(fs, path, kMaxPointerBytes));
     if (!absl::StartsWith(text, "version https://git-lfs")) continue;
-    warnings.push_back(absl::StrCat(io::Printable(name),
-                                    " is a Git LFS pointer, and was copied as such: fetch the file ",
-                                    "with `git lfs pull`, and copy it or convert again"));
+    warnings.push_back(absl::StrCat(io::Printable(name), " is a Git LFS pointer and was copied as one: fetch the file ",
+                                    "with `git lfs pull`, then copy it or convert again"));
   }
   return warnings;
 }

@@ -19,8 +19,8 @@ namespace aqt::serving {
 
 // For an output folder, if there is no `config_file`.
 inline constexpr char kNoConfigWarning[] =
-    "there is no config.json beside the weights: the output's says nothing but the quantization_config, and a loader "
-    "needs the model's, too";
+    "there is no config.json beside the weights: the output's has only the quantization_config, and loaders also need "
+    "the model's fields";
 
 struct CarriedFiles {
   std::string folder;                       // of these files; empty if there is no folder, and so no files

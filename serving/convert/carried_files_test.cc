@@ -67,8 +67,9 @@ TEST_F(CarriedFilesTest, WhatMayBeAPartOfTheModelIsCopied) {
 TEST_F(CarriedFilesTest, AnAdapterIsWholeOrNotThere) {
   Write({"adapter_config.json"});
   EXPECT_THAT(Find()->copied, ElementsAre("1_Pooling/config.json", "tokenizer.json"));
-  EXPECT_THAT(Find()->warnings, ElementsAre(HasSubstr("adapter_config.json was not copied: it is of an adapter, and "
-                                                      "the adapter's weights are not copied with it")));
+  EXPECT_THAT(Find()->warnings,
+              ElementsAre(HasSubstr("adapter_config.json was not copied: it belongs to an adapter, and "
+                                    "the adapter's weights are not copied with it")));
   Write({"adapter_model.bin"});
   EXPECT_THAT(Find()->copied,
               ElementsAre("1_Pooling/config.json", "adapter_config.json", "adapter_model.bin", "tokenizer.json"));
@@ -91,7 +92,7 @@ TEST_F(CarriedFilesTest, Exclude) {
     EXPECT_EQ(Find({glob}).status().code(), absl::StatusCode::kInvalidArgument) << glob;
   }
   EXPECT_THAT(std::string(Find({"*.safetensors"}).status().message()),
-              HasSubstr("--exclude *.safetensors matches model.safetensors, which a conversion reads and writes anew"));
+              HasSubstr("--exclude *.safetensors matches model.safetensors, which a conversion rewrites"));
 }
 
 }  // namespace

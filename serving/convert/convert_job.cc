@@ -71,8 +71,8 @@ absl::StatusOr<CarriedFiles> FindFiles(const io::FileSystem& fs, const io::Check
       files.index_name = io::kIndexFile;  // see MakePlanOptions
     } else {
       files.config_file = ConfigFileOf(input);
-      files.warnings.push_back(absl::StrCat("of the files beside ", io::PrintableLine(input.path()), " only ",
-                                            kConfigFile, " was taken; give the folder to get the others, too"));
+      files.warnings.push_back(absl::StrCat("of the files beside ", io::PrintableLine(input.path()), ", only ",
+                                            kConfigFile, " was copied; give the folder to get the others as well"));
     }
   }
   if (files.config_file.empty()) {

@@ -274,7 +274,7 @@ TEST_F(ConvertTest, AFileTakesTheConfigBesideIt) {
   job.input = At("in/weights.safetensors");
   absl::StatusOr<ConvertReport> report = RunConvertJob(Fs(), job);
   ASSERT_TRUE(report.ok()) << report.status();
-  EXPECT_THAT(report->warnings, ElementsAre(HasSubstr("only config.json was taken")));
+  EXPECT_THAT(report->warnings, ElementsAre(HasSubstr("only config.json was copied")));
   EXPECT_THAT(ListTree(At("out")), ElementsAre("config.json", "weights.safetensors"));
   EXPECT_THAT(ReadText(At("out/config.json")), HasSubstr("\"hidden_size\": 32"));
   ASSERT_TRUE(Fs().Remove(At("in/config.json")).ok());

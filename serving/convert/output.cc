@@ -153,9 +153,8 @@ absl::StatusOr<OutputPlace> CheckOutput(const io::FileSystem& fs, const io::Chec
   AQT_RETURN_IF_ERROR(link.status());
   const absl::StatusOr<io::FileInfo> info = fs.Stat(place.path);
   if (absl::IsNotFound(info.status())) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the output ", place.path,
-                     " is a link to something that does not exist; remove it or create what it leads to"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the output ", place.path, " is a link to something that does not exist; remove it or create its target"));
   }
   AQT_RETURN_IF_ERROR(info.status());
   AQT_RETURN_IF_ERROR(CheckNotInput(fs, input, place.path, *info, also_read));
@@ -165,7 +164,7 @@ absl::StatusOr<OutputPlace> CheckOutput(const io::FileSystem& fs, const io::Chec
   }
   if (const absl::string_view base = io::BaseName(place.path); base == "." || base == "..") {
     return absl::InvalidArgumentError(
-        absl::StrCat("the output ", place.path, " has no name of its own; name it from the folder above it"));
+        absl::StrCat("the output ", place.path, " has no name of its own; name it from its parent folder"));
   }
   AQT_ASSIGN_OR_RETURN(place.target, fs.RealPath(place.path));
   place.is_file = info->kind == io::FileKind::kRegular;
@@ -195,7 +194,7 @@ absl::StatusOr<std::unique_ptr<io::FileLock>> LockOutput(const io::FileSystem& f
   if (lock.ok()) return lock;
   if (absl::IsUnavailable(lock.status())) {
     return Annotate(lock.status(), absl::StrCat("another run is writing the output ", place.path,
-                                                "; wait until it has ended, or choose another place"));
+                                                "; wait until it ends, or choose another place"));
   }
   return Annotate(lock.status(), absl::StrCat("nothing can be created in ", folder, ", the folder of the output"));
 }

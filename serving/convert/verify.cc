@@ -144,7 +144,7 @@ absl::StatusOr<std::string> CompareBytes(const io::TensorSource& input, const io
     AQT_RETURN_IF_ERROR(input.Read(a, at, absl::MakeSpan(x)));
     AQT_RETURN_IF_ERROR(output.Read(*b, at, absl::MakeSpan(y)));
     const auto [p, q] = std::mismatch(x.begin(), x.end(), y.begin());
-    if (p != x.end()) return absl::StrCat(name, " differs from the input at its byte ", at + (p - x.begin()));
+    if (p != x.end()) return absl::StrCat(name, " differs from the input at byte ", at + (p - x.begin()));
   }
   return std::string();
 }
@@ -190,7 +190,7 @@ std::string GroupName(const WeightQuality& quality, int64_t group) {
 void AddProblems(const WeightQuality& quality, const VerifyOptions& options, std::vector<std::string>& problems) {
   const std::string name = io::Printable(quality.name);
   if (!std::isfinite(quality.max_abs_error)) {
-    problems.push_back(absl::StrCat(name, ": the original, or what is stored for it, holds a NaN or an infinity"));
+    problems.push_back(absl::StrCat(name, ": the original or its stored form holds a NaN or an infinity"));
     return;
   }
   const auto below = [](double snr_db, double min_snr_db) {
@@ -267,7 +267,7 @@ absl::StatusOr<VerifyReport> Verify(const io::FileSystem& fs, const io::TensorSo
                                     const io::Checkpoint& output, const VerifyOptions& options) {
   AQT_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(fs, output));
   if (!model.quantization_config.has_value()) {
-    return absl::DataLossError(absl::StrCat(output.path(), " has no quantization_config, in ",
+    return absl::DataLossError(absl::StrCat(output.path(), " has no quantization_config in ",
                                             output.is_folder() ? "config.json" : "its metadata",
                                             ": it is not a quantized checkpoint"));
   }

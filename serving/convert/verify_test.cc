@@ -229,7 +229,7 @@ TEST_F(VerifyTest, FindsWhatDoesNotAgree) {
   EXPECT_THAT(problems([&](NamedArrays& t) {
                 find(t, "lm_head.weight") = Array::Zeros(DType::kF32, {16, 32});
               }),
-              ElementsAre(HasSubstr("lm_head.weight differs from the input at its byte 0")));
+              ElementsAre(HasSubstr("lm_head.weight differs from the input at byte 0")));
   EXPECT_THAT(problems([&](NamedArrays& t) {
                 find(t, "lm_head.weight") = Array::Zeros(DType::kBF16, {16, 32});
               }),
@@ -280,7 +280,7 @@ TEST_F(VerifyTest, FindsValuesOutsideTheirBits) {
         array = Array::FromSpan<int8_t>(std::vector<int8_t>(7 * 32, 8), {7, 32});
     }
   });
-  EXPECT_THAT(Run()->problems, ElementsAre(HasSubstr("up_proj.weight holds 8, which 4 bits cannot")));
+  EXPECT_THAT(Run()->problems, ElementsAre(HasSubstr("up_proj.weight holds 8, which does not fit in 4 bits")));
 }
 
 TEST_F(VerifyTest, CountsClippedValues) {
@@ -379,7 +379,7 @@ TEST_F(VerifyTest, WhatCannotBeComparedIsAProblem) {
   for (const float bad : {std::nanf(""), INFINITY}) {
     write(bad);
     const VerifyReport report = *Run();
-    EXPECT_THAT(report.problems, ElementsAre("b.weight: the original, or what is stored for it, holds a NaN or an "
+    EXPECT_THAT(report.problems, ElementsAre("b.weight: the original or its stored form holds a NaN or an "
                                              "infinity"));
     ASSERT_EQ(report.weights.size(), 3u);
     EXPECT_EQ(report.weights[0].name, "b.weight") << "it goes first";

@@ -434,7 +434,8 @@ std::vector<std::string> DescribeLoss(const WeightLoss& loss, const Scheme& sche
         break;
       case Loss::kSubnormalScale:
         lines.push_back(absl::StrCat(whole ? "the scale is" : absl::StrCat("the scales of ", some, where, " are"),
-                                     " subnormal in ", io::ToString(dtype), ", with fewer digits; ", kKeep));
+                                     " subnormal in ", io::ToString(dtype), ", and ", whole ? "loses" : "lose",
+                                     " precision; ", kKeep));
         break;
       case Loss::kOverflow:
         lines.push_back(absl::StrCat(whole ? "a value" : absl::StrCat("values of ", some, where), " overflow",

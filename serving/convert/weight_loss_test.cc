@@ -150,13 +150,13 @@ TEST(WeightLossTest, ScalesThatUnderflow) {
               ElementsAre("all values become 0: the scale underflows F16; keep this weight in floating point"));
   EXPECT_THAT(
       Lines(DType::kF16, Make(WeightStrategy::kChannel, 8), scale_row(1, 1e-3f)),
-      ElementsAre("the scales of 1 of 4 rows (row 1) are subnormal in F16, with fewer digits; keep this weight in "
+      ElementsAre("the scales of 1 of 4 rows (row 1) are subnormal in F16, and lose precision; keep this weight in "
                   "floating point"));
   EXPECT_THAT(Lines(DType::kF32, Floats(WeightStrategy::kTensor),
                     [](std::vector<float>& w) {
                       for (float& x : w) x *= 1e-38f;
                     }),
-              ElementsAre("the scale is subnormal in F32, with fewer digits; keep this weight in floating point"));
+              ElementsAre("the scale is subnormal in F32, and loses precision; keep this weight in floating point"));
 }
 
 TEST(WeightLossTest, ProductsThatOverflow) {

@@ -122,7 +122,7 @@ void ModuleRoles::AddFamilies(const ModelFacts& facts, absl::Span<const ModelFam
   if (tied_heads_.empty()) tied_heads_ = {"lm_head"};
   const std::string type = io::Printable(TypeName(facts));
   if (!facts.empty() && !IsKnown(facts, families)) unknown_type_ = type;
-  description_ = facts.empty()            ? "model family: not known, as no config.json names the type of the model"
+  description_ = facts.empty()            ? "model family: unknown, because no config.json names the model type"
                  : !unknown_type_.empty() ? absl::StrCat("model family: the type ", type, " is not in the table")
                                           : absl::StrCat("model family: ", absl::StrJoin(known, ", "), " (", type, ")");
 }

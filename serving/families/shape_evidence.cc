@@ -75,7 +75,7 @@ Order OrderByFusedQkv(const Weight& weight) {
   if (!absl::c_linear_search(kFusedQkv, LastPartOf(weight.module))) return {};
   if (weight.rows == 3 * weight.columns) return {.shown = true};
   if (weight.columns != 3 * weight.rows) return {};
-  return {.shown = true, .transposed = true, .why = absl::StrCat("q, k and v lie in its ", weight.columns, " columns")};
+  return {.shown = true, .transposed = true, .why = absl::StrCat("its ", weight.columns, " columns hold q, k and v")};
 }
 
 // The order of MLPs, which lead from the hidden size to another one and back: evidence from both weights together.

@@ -94,7 +94,7 @@ absl::StatusOr<Scheme> PresetScheme(absl::string_view given) {
         absl::StrCat("the preset ", name, " is not supported; ", kIntegers, ", ", kFloats, " are"));
   }
   return absl::InvalidArgumentError(absl::StrCat("a list of targets needs the name of a preset, and \"",
-                                                 io::Printable(given), "\" is none; supported are ", kIntegers, ", ",
+                                                 io::Printable(given), "\" is not one; supported are ", kIntegers, ", ",
                                                  kFloats));
 }
 

@@ -14,7 +14,8 @@ absl::Status CheckIntegers(const Array& q, int num_bits) {
   const int limit = 1 << (num_bits - 1);
   for (const int8_t value : q.View<int8_t>()) {
     if (value < -limit || value >= limit) {
-      return absl::DataLossError(absl::StrCat(kWeight, " holds ", value, ", which ", num_bits, " bits cannot"));
+      return absl::DataLossError(
+          absl::StrCat(kWeight, " holds ", value, ", which does not fit in ", num_bits, " bits"));
     }
   }
   return absl::OkStatus();

@@ -48,8 +48,8 @@ absl::Status NotSupported(absl::string_view path, const Json& value, absl::strin
 absl::Status CheckFields(absl::string_view where, const Json& object, std::initializer_list<absl::string_view> known) {
   for (const auto& [key, value] : object.items()) {
     if (std::find(known.begin(), known.end(), absl::string_view(key)) == known.end()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("unknown field ", Path(where, io::Printable(key)), "; known are ", absl::StrJoin(known, ", ")));
+      return absl::InvalidArgumentError(absl::StrCat("unknown field ", Path(where, io::Printable(key)),
+                                                     "; the known fields are ", absl::StrJoin(known, ", ")));
     }
   }
   return absl::OkStatus();
@@ -272,7 +272,7 @@ absl::StatusOr<ConfigGroup> ParseGroup(const std::string& name, const Json& json
   const std::string where = absl::StrCat("config_groups.", io::Printable(name));
   if (json.is_array()) return ParsePresetGroup(where, name, json, top_format);
   if (!json.is_object()) {
-    return Wrong(where, json, "an object with targets and weights, or a list of targets under the name of a preset,");
+    return Wrong(where, json, "an object with targets and weights, or a list of targets under the name of a preset");
   }
   AQT_RETURN_IF_ERROR(
       CheckFields(where, json, {"targets", "weights", "input_activations", "output_activations", "format"}));
@@ -346,7 +346,7 @@ absl::StatusOr<QuantizationConfig> ParseFp8(const Json& json) {
     if (!size.is_array() || size.size() != 2) return Wrong("weight_block_size", size, "[rows, columns] or null");
     for (size_t i = 0; i < 2; ++i) {
       (*block)[i] = AsInt64(size[i]).value_or(0);
-      if ((*block)[i] < 1) return Wrong("weight_block_size", size, "[rows, columns], both positive,");
+      if ((*block)[i] < 1) return Wrong("weight_block_size", size, "[rows, columns], both positive");
     }
     if (!dynamic) return Wrong("activation_scheme", activations, "\"dynamic\" with weight_block_size");
   }
@@ -377,7 +377,7 @@ absl::Status CheckRest(const Json& json) {
   if (const Json& cache = At(json, "kv_cache_scheme"); !cache.is_null()) {
     return NotSupported(
         "kv_cache_scheme", cache,
-        "set it to null to go on: the weights do not depend on it, and a server can be told to quantize "
+        "set it to null to continue: the weights do not depend on it, and a server can be told to quantize "
         "its cache");
   }
   if (const Json& moe = At(json, "moe_sparsity_config"); !moe.is_null()) {

@@ -25,7 +25,7 @@ absl::Status CheckInput(const InputScheme& input) {
   if ((input.strategy == InputStrategy::kGroup) != (input.group_size > 0) || input.group_size < 0) {
     return absl::InvalidArgumentError(absl::StrCat("input_activations: group_size = ", input.group_size,
                                                    " with strategy \"", ToString(input.strategy),
-                                                   "\"; \"group\" needs a positive size, the others have none"));
+                                                   "\"; \"group\" needs a positive size, and the others take none"));
   }
   if (!input.dynamic && input.strategy == InputStrategy::kToken) {
     return absl::InvalidArgumentError(
@@ -119,7 +119,7 @@ std::optional<absl::string_view> ModuleOf(absl::string_view tensor) {
 absl::Status CheckApplicable(const Scheme& scheme, io::FileDType dtype, const Shape& shape) {
   if (shape.rank() != 2) {
     return absl::UnimplementedError(absl::StrCat(
-        "only weights of rank 2 [out, in] can be quantized, this one has rank ", shape.rank(),
+        "only weights of rank 2 [out, in] can be quantized; this one has rank ", shape.rank(),
         shape.rank() == 3 ? "; experts stored in one tensor must be split into one weight per expert first" : ""));
   }
   if (dtype != io::FileDType::kF32 && dtype != io::FileDType::kBF16 && dtype != io::FileDType::kF16) {

@@ -166,7 +166,7 @@ TEST(WeightFormats, DamageIsNamed) {
   };
   EXPECT_EQ(message("int-quantized", four, kWeight,
                     Array::FromSpan<int8_t>(std::vector<int8_t>(kRows * kColumns, 8), w.shape())),
-            ".weight holds 8, which 4 bits cannot");
+            ".weight holds 8, which does not fit in 4 bits");
   EXPECT_THAT(message("pack-quantized", four, ".weight_shape", Array::Of<int64_t>({70, 23}, {2})),
               StartsWith(".weight_shape is [70,23]; the weight is [70,24]"));
   for (const uint8_t nan : {0x7f, 0xff}) {

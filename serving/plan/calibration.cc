@@ -45,7 +45,7 @@ absl::StatusOr<Calibration> ReadAll(const io::TensorSource& source) {
     absl::string_view module = tensor.name;
     if (!absl::ConsumeSuffix(&module, kMin) && !absl::ConsumeSuffix(&module, kMax)) {
       return absl::InvalidArgumentError(absl::StrCat("unexpected tensor ", io::Printable(tensor.name),
-                                                     "; names are <module>", kMin, " and <module>", kMax));
+                                                     "; the names must be <module>", kMin, " and <module>", kMax));
     }
     InputRange range;
     AQT_ASSIGN_OR_RETURN(range.min, ReadOne(source, absl::StrCat(module, kMin)));

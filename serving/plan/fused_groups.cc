@@ -138,7 +138,7 @@ absl::StatusOr<std::vector<std::string>> SettleFusedGroups(const ModuleRoles& ro
       splits.push_back(
           {name,
            {absl::StrCat(experts ? "servers load all experts of a layer together" : "servers load this group together",
-                         ", as one weight, and ask for one scheme: ", parts)}});
+                         ", as one weight, and need one scheme: ", parts)}});
     }
     ++splits[it->second].second.count;
   }

@@ -158,9 +158,9 @@ std::vector<std::string> FindMissingLayers(const io::TensorSource& source, absl:
     for (int64_t n = 0; n < count.layers; ++n) {
       if (!longest->second.contains(n)) missing.push_back(n);
     }
-    warnings.push_back(absl::StrCat("config.json says ", count.key, " ", count.layers, ", but of ",
-                                    io::Printable(longest->first), " ", ListNumbers(missing),
-                                    missing.size() == 1 ? " is" : " are", " missing; is the checkpoint complete?"));
+    warnings.push_back(absl::StrCat("config.json says ", count.key, " ", count.layers, ", but ", ListNumbers(missing),
+                                    " of ", io::Printable(longest->first), missing.size() == 1 ? " is" : " are",
+                                    " missing; is the checkpoint complete?"));
   }
   return warnings;
 }

@@ -123,8 +123,8 @@ absl::Status AssignShards(const io::TensorSource& source, const PlanOptions& opt
     plan.shard_names = {absl::StrCat(options.stem, io::kSafetensorsSuffix)};
     if (options.max_shard_bytes == 0 || plan.new_bytes <= options.max_shard_bytes) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat("--max-shard-size ", options.max_shard_bytes,
-                                                   ": the output is one file, of ", plan.new_bytes,
-                                                   " bytes; give a folder as output, which may hold several"));
+                                                   ": the output is one file of ", plan.new_bytes,
+                                                   " bytes; give a folder as the output to allow several files"));
   }
   if (options.max_shard_bytes == 0) {
     plan.shard_names = source.shard_names();
@@ -226,9 +226,9 @@ void AddModelWarnings(const ModuleRoles& roles, Plan& plan) {
   if (!roles.unknown_type().empty()) {
     plan.warnings.push_back(
         absl::StrCat("the model type ", roles.unknown_type(),
-                     " is not in the table of model families: what its modules are is told from names "
-                     "and shapes; look at `aqt plan`, and add a `family` to the configuration if it "
-                     "is wrong"));
+                     " is not in the table of model families: the roles of its modules are inferred from "
+                     "names and shapes; check them with `aqt plan`, and add a `family` to the configuration if they "
+                     "are wrong"));
   }
   std::map<std::string, int> towers;
   for (const TensorPlan& tensor : plan.tensors) {
@@ -362,7 +362,7 @@ absl::StatusOr<std::string> Explain(const io::TensorSource& source, const ModelC
     return absl::InvalidArgumentError(
         absl::StrCat(source.path(), " has no tensor ", io::Printable(name),
                      similar.empty() ? "; `aqt inspect` lists them"
-                                     : absl::StrCat("; names with this in them: ", absl::StrJoin(similar, ", "))));
+                                     : absl::StrCat("; names that contain it: ", absl::StrJoin(similar, ", "))));
   }
   std::vector<std::string> trace;
   const bool tied = FindTied(model, roles, RolesOf(source, roles)).tied;

@@ -26,7 +26,7 @@ absl::StatusOr<QuantizationConfig> LoadSchemeFrom(const io::FileSystem& fs, std:
   if (!model->quantization_config.has_value() && !absl::StrContains(*text, "config_groups") &&
       !absl::StrContains(*text, "quant_method")) {
     return absl::InvalidArgumentError(
-        absl::StrCat(path, ": there is no quantization_config; expected the config.json of a model that is quantized"));
+        absl::StrCat(path, ": there is no quantization_config; expected the config.json of a quantized model"));
   }
   absl::StatusOr<QuantizationConfig> config = ParseQuantizationConfig(model->quantization_config.value_or(*text));
   if (!config.ok()) return Annotate(config.status(), path);
@@ -51,7 +51,7 @@ absl::StatusOr<Recipe> LoadRecipe(const io::FileSystem& fs, const RecipeSource& 
   if (const int given = !source.preset.empty() + !source.config_file.empty() + !source.scheme_from.empty();
       given != 1) {
     return absl::InvalidArgumentError(
-        absl::StrCat("one of --preset NAME, --config FILE and --scheme-from CONFIG.JSON is needed, got ",
+        absl::StrCat("exactly one of --preset NAME, --config FILE and --scheme-from CONFIG.JSON is needed, got ",
                      given == 0 ? "none" : "", given == 0 ? "" : absl::StrCat(given, ": leave out all but one")));
   }
   Recipe recipe;

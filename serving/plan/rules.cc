@@ -179,13 +179,13 @@ absl::Status RuleSet::CheckSuitable(const Rule& rule, const io::TensorSpec& tens
                                     Decision& decision) const {
   if (role.role == Role::kConvolution) {
     return absl::UnimplementedError(absl::StrCat(
-        "rank ", tensor.shape.rank(), ", as of a convolution; only weights of rank 2 [out, in] can be quantized"));
+        "rank ", tensor.shape.rank(), ", as in a convolution; only weights of rank 2 [out, in] can be quantized"));
   }
   if (role.role == Role::kTransposed) {
-    return absl::UnimplementedError(absl::StrCat(
-        "stored transposed, as [in, out] (class Conv1D; ", role.why,
-        "): scales of its rows would be of inputs, and no loader expects it quantized; transpose it, and make "
-        "the model's class Linear, to quantize it"));
+    return absl::UnimplementedError(absl::StrCat("stored transposed, as [in, out] (class Conv1D; ", role.why,
+                                                 "): the scales of its rows would belong to inputs, and no loader "
+                                                 "expects it quantized; to quantize it, transpose "
+                                                 "it and make the model's class Linear"));
   }
   AQT_RETURN_IF_ERROR(CheckApplicable(*rule.scheme, tensor.dtype, tensor.shape));
   if (const absl::Status groups = CheckInputGroups(*rule.scheme, tensor.shape); !groups.ok()) {
@@ -217,7 +217,7 @@ absl::StatusOr<Decision> RuleSet::Decide(const io::TensorSpec& tensor, const std
   };
   if (!role_of.has_value()) {
     Decision decision = NoCandidate(tensor);
-    note(absl::StrCat("no candidate: ", decision.reason));
+    note(absl::StrCat("not a candidate: ", decision.reason));
     return decision;
   }
   const ModuleRole& role = *role_of;

@@ -154,7 +154,7 @@ TEST(RulesTest, AnUnsuitableWeightIsAnErrorUnlessTheRuleKeepsIt) {
               "group size 96 does not divide 11008 (axis 1); use a group size of 32, 43, 64, 86, 128, 172",
               absl::StatusCode::kInvalidArgument},
              {Weight("a.weight", {8, 96, 96}), "rank 3", absl::StatusCode::kUnimplemented},
-             {Weight("a.weight", {8, 96, 3, 3}), "as of a convolution", absl::StatusCode::kUnimplemented},
+             {Weight("a.weight", {8, 96, 3, 3}), "as in a convolution", absl::StatusCode::kUnimplemented},
              {Weight("a.weight", {8, 96}, io::FileDType::kF64), "dtype F64", absl::StatusCode::kUnimplemented},
              {Weight("a.weight", {8, 96}, io::FileDType::kF8E4M3), "dtype F8_E4M3", absl::StatusCode::kUnimplemented},
              {Weight("a.weight", {0, 96}), "no elements", absl::StatusCode::kUnimplemented},

@@ -55,7 +55,7 @@ absl::Status CheckNotAdapter(const io::Checkpoint& checkpoint) {
   if (evidence.empty()) return absl::OkStatus();
   return absl::UnimplementedError(
       absl::StrCat(io::PrintableLine(checkpoint.path()), " is an adapter (LoRA or another kind), as ", evidence,
-                   " shows, not a model; nothing loads a quantized one: merge it into its base model first "
+                   " shows, not a model; no server loads a quantized adapter: merge it into its base model first "
                    "(merge_and_unload of peft), then convert that"));
 }
 

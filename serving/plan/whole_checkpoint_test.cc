@@ -107,7 +107,7 @@ std::vector<std::string> MissingLayers(const std::string& config, const std::vec
 
 TEST(MissingLayersTest, AreNamed) {
   EXPECT_THAT(MissingLayers(R"({"num_hidden_layers": 4})", {"model.layers.0", "model.layers.1"}),
-              ElementsAre("config.json says num_hidden_layers 4, but of model.layers layers 2, 3 are missing; is the "
+              ElementsAre("config.json says num_hidden_layers 4, but layers 2, 3 of model.layers are missing; is the "
                           "checkpoint complete?"));
   EXPECT_THAT(MissingLayers(R"({"num_hidden_layers": 3})", {"model.layers.0", "model.layers.2"}),
               ElementsAre(HasSubstr("of model.layers layer 1 is missing")));
@@ -130,7 +130,7 @@ TEST(MissingLayersTest, PartsOfAModel) {
   EXPECT_THAT(MissingLayers(config, text), IsEmpty()) << "a tower that is not there may have another name";
   all.pop_back();
   EXPECT_THAT(MissingLayers(R"({"vision_config": {"num_hidden_layers": 3}})", all),
-              ElementsAre(HasSubstr("vision_config.num_hidden_layers 3, but of vision_tower.encoder.layers layer 2")));
+              ElementsAre(HasSubstr("vision_config.num_hidden_layers 3, but layer 2 of vision_tower.encoder.layers")));
   all.erase(all.begin() + 1);
   EXPECT_THAT(MissingLayers(R"({"thinker_config": {"text_config": {"num_hidden_layers": 2}}})", all),
               ElementsAre(HasSubstr("of model.layers layer 1 is missing")));
@@ -143,9 +143,9 @@ TEST(MissingLayersTest, EncodersAndDecoders) {
   const std::vector<std::string> layers = {"encoder.block.0", "decoder.block.0", "decoder.block.1"};
   EXPECT_THAT(MissingLayers(R"({"num_layers": 1, "num_decoder_layers": 2})", layers), IsEmpty());
   EXPECT_THAT(MissingLayers(R"({"num_layers": 2, "num_decoder_layers": 2})", layers),
-              ElementsAre(HasSubstr("num_layers 2, but of encoder.block layer 1 is missing")));
+              ElementsAre(HasSubstr("num_layers 2, but layer 1 of encoder.block is missing")));
   EXPECT_THAT(MissingLayers(R"({"num_hidden_layers": 7, "encoder_layers": 1, "decoder_layers": 3})", layers),
-              ElementsAre(HasSubstr("decoder_layers 3, but of decoder.block layer 2 is missing")));
+              ElementsAre(HasSubstr("decoder_layers 3, but layer 2 of decoder.block is missing")));
 }
 
 TEST(MissingLayersTest, NothingIsSaidWhereItCannotBeTold) {

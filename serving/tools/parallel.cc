@@ -63,7 +63,7 @@ absl::Status ParallelRun(int64_t n, const ParallelOptions& options, absl::Functi
   } catch (const std::system_error& e) {
     stop(absl::ResourceExhaustedError(
         absl::StrCat("cannot start thread ", others.size() + 2, " of ", threads, ": ", e.code().message(),
-                     "; use fewer (--jobs), or raise the limit of threads (ulimit -u) or memory (ulimit -v)")));
+                     "; use fewer (--jobs), or raise the limit on threads (ulimit -u) or memory (ulimit -v)")));
   } catch (const std::bad_alloc&) {
     stop(out_of_memory);
   }

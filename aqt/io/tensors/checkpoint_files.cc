@@ -164,7 +164,7 @@ std::string FoldersWithWeights(const FileSystem& fs, const std::string& folder, 
   if (found.empty()) return "";
   const bool cache = absl::StrContains(found[0], "snapshots/");
   return absl::StrCat(
-      cache ? "; in this cache of the Hugging Face hub, these are the models: " : "; these folders in it have some: ",
+      cache ? "; this is a cache of the Hugging Face hub, with the models " : "; these folders in it have such files: ",
       ListSome(found), "; give the path of one");
 }
 
@@ -199,7 +199,7 @@ absl::Status SeveralCheckpoints(const std::string& folder, const Candidates& can
   return absl::FailedPreconditionError(absl::StrCat(
       "folder '", folder, "' has neither ", kModelFile, " nor ", kIndexFile, ", but several ", kSafetensorsSuffix,
       " files (", ListSome(files), "), and their names do not say which belong together; if they are one model, ",
-      "download its index, too; otherwise leave one model in the folder"));
+      "download its index as well; otherwise leave one model in the folder"));
 }
 
 // DataLoss or NotFound if the index leaves out a file of the set that its files belong to.
@@ -217,12 +217,12 @@ absl::Status CheckSetsOfIndex(const FileSystem& fs, const std::string& folder, c
   if (!omitted.empty()) {
     return absl::DataLossError(absl::StrCat("folder '", folder, "': ", files.index, " leaves out ", ListSome(omitted),
                                             " of a set of files that it names; download the index again, or move "
-                                            "what is not part of the model away"));
+                                            "away what is not part of the model"));
   }
   if (!missing.empty()) {
     return absl::NotFoundError(absl::StrCat("folder '", folder, "' lacks ", ListSome(missing), ", and its index ",
                                             files.index,
-                                            " leaves them out, too; download the model again, with its index"));
+                                            " does not name them either; download the model again, with its index"));
   }
   return absl::OkStatus();
 }

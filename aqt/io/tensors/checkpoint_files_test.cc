@@ -165,7 +165,8 @@ TEST_F(CheckpointFilesTest, AFolderOfFolders) {
     ASSERT_TRUE(fs.CreateFolder(Path(name)).ok());
   }
   Write("snapshots/abc/model.safetensors");
-  ExpectRefused(Code::kNotFound, "these are the models: " + Path("snapshots/abc") + ", " + Path("snapshots/def"));
+  ExpectRefused(Code::kNotFound, "this is a cache of the Hugging Face hub, with the models " + Path("snapshots/abc") +
+                                     ", " + Path("snapshots/def"));
   const auto find = [&](const std::string& folder) {
     return std::string(FindCheckpointFiles(fs, folder, fs.List(folder).value(), "").status().message());
   };
@@ -173,7 +174,8 @@ TEST_F(CheckpointFilesTest, AFolderOfFolders) {
   ASSERT_TRUE(fs.CreateFolder(Path("pipeline")).ok());
   ASSERT_TRUE(fs.CreateFolder(Path("pipeline/transformer")).ok());
   Write("pipeline/transformer/diffusion_pytorch_model.safetensors");
-  EXPECT_THAT(find(Path("pipeline")), HasSubstr("these folders in it have some: " + Path("pipeline/transformer")));
+  EXPECT_THAT(find(Path("pipeline")),
+              HasSubstr("these folders in it have such files: " + Path("pipeline/transformer")));
 }
 
 TEST_F(CheckpointFilesTest, TheWholeOfAFile) {

@@ -46,12 +46,12 @@ class Finder {
     if (!followed_.empty()) {
       constexpr size_t kShown = 3;
       const size_t shown = std::min(kShown, followed_.size());
-      result_.warnings.insert(result_.warnings.begin(),
-                              absl::StrCat(followed_.size(), followed_.size() == 1 ? " file of " : " files of ",
-                                           folder_, followed_.size() == 1 ? " is a link" : " are links",
-                                           " to somewhere else; what is there is taken: ",
-                                           absl::StrJoin(followed_.begin(), followed_.begin() + shown, ", "),
-                                           shown < followed_.size() ? ", ..." : ""));
+      result_.warnings.insert(
+          result_.warnings.begin(),
+          absl::StrCat(followed_.size(), followed_.size() == 1 ? " file of " : " files of ", folder_,
+                       followed_.size() == 1 ? " is a link" : " are links", " out of it; their targets are read: ",
+                       absl::StrJoin(followed_.begin(), followed_.begin() + shown, ", "),
+                       shown < followed_.size() ? ", ..." : ""));
     }
     return std::move(result_);
   }

@@ -25,9 +25,9 @@ std::string Remedy(const RandomAccessFile& file) {
       return "; it looks like JSON: for an index or a config.json, give its folder";
   }
   if (const absl::string_view format = WeightFormatOfName(file.path()); !format.empty()) {
-    return absl::StrCat("; by its name it is ", format, ": ", RemedyForFormat(format));
+    return absl::StrCat("; judging by its name, it is ", format, ": ", RemedyForFormat(format));
   }
-  return "; copy or download the file again, or have it written anew";
+  return "; copy or download the file again, or rewrite it";
 }
 
 absl::StatusOr<SafetensorsHeader> ReadHeader(const RandomAccessFile& file, int64_t* data_begin) {
@@ -139,7 +139,7 @@ absl::Status SafetensorsWriter::MarkWritten(const TensorInfo& tensor, int64_t be
   if ((next != written_.end() && next->first < end) || (previous != written_.end() && previous->second > begin)) {
     return absl::FailedPreconditionError(absl::StrCat("'", path(), "', tensor ", QuoteForMessage(tensor.name),
                                                       ": bytes ", begin - tensor.begin, " to ", end - tensor.begin,
-                                                      " are written a second time, in part or all"));
+                                                      " are already written, at least in part"));
   }
   if (next != written_.end() && next->first == end) {
     end = next->second;

@@ -149,7 +149,7 @@ TEST_F(SafetensorsTest, GuessesOtherFormats) {
            {std::string("PK\x03\x04\x14\0\0\0\0\0", 10),
             "zip archive, such as a PyTorch .bin or NumPy .npz: convert it"},
            {std::string("GGUF\x03\0\0\0\x12\0\0\0", 12), "GGUF file: convert the model that it was made from"},
-           {"<!DOCTYPE html><html>", "web page, not the file meant: download it again"},
+           {"<!DOCTYPE html><html>", "web page, not the intended file: download it again"},
            {"{\n  \"metadata\": {}", "it looks like JSON: for an index or a config.json, give its folder"}}) {
     const absl::Status status = OpenText(content).status();
     EXPECT_EQ(status.code(), Code::kDataLoss);
@@ -160,7 +160,7 @@ TEST_F(SafetensorsTest, GuessesOtherFormats) {
 TEST_F(SafetensorsTest, AFileOfAnotherFormatByItsName) {
   ASSERT_TRUE(WriteFile(LocalFileSystem(), Path("model.onnx"), "\x08\x07").ok());
   const absl::Status status = SafetensorsReader::Open(LocalFileSystem(), Path("model.onnx")).status();
-  EXPECT_THAT(std::string(status.message()), HasSubstr("by its name it is ONNX: load the model and save it"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("judging by its name, it is ONNX: load the model and save it"));
 }
 
 TEST_F(SafetensorsTest, OpenPassesOnFileErrors) {

@@ -70,7 +70,7 @@ absl::StatusOr<Array> TensorSource::ReadArray(const TensorInfo& tensor) const {
   const std::optional<DType> dtype = ToDType(tensor.dtype);
   if (!dtype.has_value()) {
     return absl::UnimplementedError(
-        absl::StrCat(Describe(tensor), ": no array type for ", ToString(tensor.dtype), "; read its bytes"));
+        absl::StrCat(Describe(tensor), ": no array type for ", ToString(tensor.dtype), "; read its bytes instead"));
   }
   ArrayBuilder builder = ArrayBuilder::ForOverwrite({*dtype, tensor.shape});
   const absl::Span<uint8_t> bytes = absl::MakeSpan(static_cast<uint8_t*>(builder.data()), tensor.num_bytes());
