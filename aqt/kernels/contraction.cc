@@ -19,23 +19,8 @@
 namespace aqt::kernels {
 namespace {
 
-// The axes of one operand, grouped by their role in the contraction, in output order.
-struct Groups {
-  Axes batch, free, contract;
-};
-
-Groups GroupsOf(const ArrayRef& x, const Axes& contracting, const Axes& batch) {
-  return {batch, RemainingAxes(x.shape.rank(), contracting, batch), contracting};
-}
-
-int64_t Count(const ArrayRef& x, const Axes& axes) {
-  int64_t count = 1;
-  for (const int64_t axis : axes) count *= x.shape[axis];
-  return count;
-}
-
-// A dense copy, converted to `dtype`, with the axes of the three groups in this order.
-Array Gather(const ArrayRef& x, DType dtype, const Axes& first, const Axes& second, const Axes& third) {
+// x with the axes of the three groups in this order.
+ArrayRef InOrder(const ArrayRef& x, const Axes& first, const Axes& second, const Axes& third) {
   ArrayRef view = x;
   view.shape = Shape();
   view.strides.clear();
@@ -45,75 +30,62 @@ Array Gather(const ArrayRef& x, DType dtype, const Axes& first, const Axes& seco
       view.strides.push_back(x.strides[axis]);
     }
   }
-  return Cast(view, dtype);
+  return view;
+}
+
+// A dense copy of it, converted to `dtype`.
+Array Gather(const ArrayRef& x, DType dtype, const Axes& first, const Axes& second, const Axes& third) {
+  return Cast(InOrder(x, first, second, third), dtype);
 }
 
 // ---- the matrix kernels
 
-AxisGroup GroupOf(const ArrayRef& x, const Axes& axes) {
-  AxisGroup group;
-  for (const int64_t axis : axes) group.Append(x.shape[axis], x.strides[axis]);
-  return group;
+// The operand as the kernels see it; a copy, kept by `gathered`, if it has more axes than they take.
+Operand OperandOrCopy(const ArrayRef& x, const OperandAxes& axes, std::shared_ptr<void>& gathered) {
+  if (!HasTooManyAxes(x.shape)) return OperandOf(x, axes);
+  gathered = AllocateUninitialized(x.aval().num_bytes());
+  return GatheredOperand(x, axes, gathered.get());
 }
 
-// The kernels' view of the operand. If it has more axes than they support, this is a copy that `gathered` keeps.
-Operand OperandOf(const ArrayRef& x, const Groups& groups, Array& gathered) {
-  if (x.shape.rank() <= AxisGroup::kMaxRank) {
-    return {x.data, x.dtype, GroupOf(x, groups.batch), GroupOf(x, groups.free), GroupOf(x, groups.contract)};
-  }
-  gathered = Gather(x, x.dtype, groups.batch, groups.free, groups.contract);
-  return Operand::Dense(gathered.data(), x.dtype, Count(x, groups.free), Count(x, groups.contract),
-                        Count(x, groups.batch));
+// The product in `out`, dense, without operands.
+GemmProblem ProblemOf(const ArrayRef& lhs, const OperandAxes& a, const ArrayRef& rhs, const OperandAxes& b,
+                      DType out_dtype, void* out) {
+  return GemmProblem::Dense(Extent(lhs.shape, a.batch), Extent(lhs.shape, a.rows), Extent(rhs.shape, b.rows),
+                            Extent(lhs.shape, a.k), out_dtype, out);
 }
 
-std::shared_ptr<void> PackOperand(const GemmKernel& kernel, const PanelFormat& format, const ArrayRef& x,
-                                  const Groups& groups, Executor* executor) {
-  const int64_t batch = Count(x, groups.batch), rows = Count(x, groups.free), k = Count(x, groups.contract);
-  Array gathered;
-  const Operand operand = OperandOf(x, groups, gathered);
-  std::shared_ptr<void> panels = AllocateUninitialized(batch * format.PackedBytes(rows, k));
-  Pack(kernel.target, format, operand, panels.get(), executor);
-  return panels;
+void RunKernel(const GemmKernel& kernel, const ArrayRef& lhs, const OperandAxes& a, const ArrayRef& rhs,
+               const OperandAxes& b, DType sum_dtype, void* sums, Executor* executor) {
+  std::shared_ptr<void> gathered_lhs, gathered_rhs;
+  GemmProblem problem = ProblemOf(lhs, a, rhs, b, sum_dtype, sums);
+  problem.lhs = OperandOrCopy(lhs, a, gathered_lhs);
+  problem.rhs = OperandOrCopy(rhs, b, gathered_rhs);
+  const ProductBytes bytes = ProductBytesOf(kernel, problem.batch, problem.m, problem.n, problem.k);
+  const std::shared_ptr<void> lhs_buffer = AllocateUninitialized(bytes.lhs);
+  const std::shared_ptr<void> rhs_buffer = AllocateUninitialized(bytes.rhs);
+  PackAndMultiply(kernel, problem, {}, {lhs_buffer.get(), rhs_buffer.get()}, executor);
 }
 
-void RunKernel(const GemmKernel& kernel, const ArrayRef& lhs, const Groups& a, const ArrayRef& rhs, const Groups& b,
-               DType sum_dtype, void* sums, Executor* executor) {
-  const std::shared_ptr<void> lhs_panels = PackOperand(kernel, kernel.lhs, lhs, a, executor);
-  const std::shared_ptr<void> rhs_panels = PackOperand(kernel, kernel.rhs, rhs, b, executor);
-  GemmArgs args = GemmArgs::Dense(Count(lhs, a.batch), Count(lhs, a.free), Count(rhs, b.free), Count(lhs, a.contract),
-                                  sum_dtype, sums);
-  args.lhs = lhs_panels.get();
-  args.rhs = rhs_panels.get();
-  args.lhs_batch_bytes = kernel.lhs.PackedBytes(args.m, args.k);
-  args.rhs_batch_bytes = kernel.rhs.PackedBytes(args.n, args.k);
-  RunGemm(kernel, args, executor);
-}
-
-const GemmKernel& Kernel(GemmSums sums, const ArrayRef& lhs, const Groups& a, const ArrayRef& rhs) {
+const GemmKernel& Kernel(GemmSums sums, const ArrayRef& lhs, const OperandAxes& a, const ArrayRef& rhs) {
   const GemmTypes types{.sums = sums, .lhs = NarrowestElement(lhs.dtype), .rhs = NarrowestElement(rhs.dtype)};
-  return ChooseGemm(types, BestTarget(), Count(lhs, a.free));
+  return ChooseGemm(types, BestTarget(), Extent(lhs.shape, a.rows));
 }
 
-// Computes sums of floats times integers.
-void RunDigits(const ArrayRef& floats, const Groups& a, const ArrayRef& integers, const Groups& b, float* sums,
-               Executor* executor) {
+// Sums of floats times integers.
+void RunDigits(const ArrayRef& floats, const OperandAxes& a, const ArrayRef& integers, const OperandAxes& b,
+               float* sums, Executor* executor) {
   const Target target = BestTarget();
-  Array gathered_floats, gathered_integers;
-  const int64_t batch = Count(floats, a.batch), rows = Count(floats, a.free), columns = Count(integers, b.free);
-  DigitArgs args;
-  args.format = {.bits = BitWidth(integers.dtype), .n = columns, .k = Count(floats, a.contract)};
-  const std::shared_ptr<void> panels = AllocateAligned(batch * args.format.PackedBytes());
-  PackDigitWeights(args.format, OperandOf(integers, b, gathered_integers), {}, panels.get(), executor);
-  const std::shared_ptr<void> scratch = AllocateAligned(DigitScratchBytes(target, args.format, batch, rows));
-  args.lhs = OperandOf(floats, a, gathered_floats);
-  args.rhs = panels.get();
-  args.rhs_batch_bytes = args.format.PackedBytes();
-  args.out = sums;
-  args.out_batch = AxisGroup::Of(batch, rows * columns);
-  args.out_rows = AxisGroup::Of(rows, columns);
-  args.out_cols = AxisGroup::Of(columns, 1);
-  args.scratch = scratch.get();
-  MultiplyDigits(target, args, executor);
+  std::shared_ptr<void> gathered_floats, gathered_integers;
+  GemmProblem problem = ProblemOf(floats, a, integers, b, DType::kF32, sums);
+  problem.lhs = OperandOrCopy(floats, a, gathered_floats);
+  const DigitFormat format = {.bits = BitWidth(integers.dtype), .n = problem.n, .k = problem.k};
+  const std::shared_ptr<void> panels = AllocateAligned(problem.batch * format.PackedBytes());
+  PackDigitWeights(format, OperandOrCopy(integers, b, gathered_integers), {}, panels.get(), executor);
+  const std::shared_ptr<void> scratch = AllocateAligned(DigitScratchBytes(target, format, problem.batch, problem.m));
+  MultiplyDigits(
+      target, problem,
+      {.format = format, .rhs = panels.get(), .rhs_batch_bytes = format.PackedBytes(), .scratch = scratch.get()},
+      executor);
 }
 
 // ---- plain loops
@@ -141,20 +113,60 @@ void MatMul(const C* lhs, const C* rhs, int64_t batch, int64_t m, int64_t n, int
 }
 
 template <class C>
-void RunPlain(const ArrayRef& lhs, const Groups& a, const ArrayRef& rhs, const Groups& b, C* sums) {
-  const Array left = Gather(lhs, kDTypeOf<C>, a.batch, a.free, a.contract);
-  const Array right = Gather(rhs, kDTypeOf<C>, b.batch, b.contract, b.free);
-  MatMul<C>(left.View<C>().data(), right.View<C>().data(), Count(lhs, a.batch), Count(lhs, a.free), Count(rhs, b.free),
-            Count(lhs, a.contract), sums);
+void RunPlain(const ArrayRef& lhs, const OperandAxes& a, const ArrayRef& rhs, const OperandAxes& b, C* sums) {
+  const Array left = Gather(lhs, kDTypeOf<C>, a.batch, a.rows, a.k);
+  const Array right = Gather(rhs, kDTypeOf<C>, b.batch, b.k, b.rows);
+  MatMul<C>(left.View<C>().data(), right.View<C>().data(), Extent(lhs.shape, a.batch), Extent(lhs.shape, a.rows),
+            Extent(rhs.shape, b.rows), Extent(lhs.shape, a.k), sums);
 }
 
 }  // namespace
 
+OperandAxes OperandAxesOf(const DotDims& dims, Side side, int64_t rank) {
+  const bool lhs = side == Side::kLhs;
+  OperandAxes axes{.batch = lhs ? dims.lhs_batch : dims.rhs_batch,
+                   .k = lhs ? dims.lhs_contracting : dims.rhs_contracting};
+  axes.rows = RemainingAxes(rank, axes.k, axes.batch);
+  return axes;
+}
+
+int64_t Extent(const Shape& shape, const Axes& axes) {
+  int64_t extent = 1;
+  for (const int64_t axis : axes) extent *= shape[axis];
+  return extent;
+}
+
+Operand OperandOf(const ArrayRef& x, const OperandAxes& axes) {
+  Operand operand = {.data = x.data, .dtype = x.dtype};
+  for (const int64_t axis : axes.batch) operand.batch.Append(x.shape[axis], x.strides[axis]);
+  for (const int64_t axis : axes.rows) operand.rows.Append(x.shape[axis], x.strides[axis]);
+  for (const int64_t axis : axes.k) operand.k.Append(x.shape[axis], x.strides[axis]);
+  return operand;
+}
+
+Operand GatheredOperand(const ArrayRef& x, const OperandAxes& axes, void* buffer) {
+  const ArrayRef view = InOrder(x, axes.batch, axes.rows, axes.k);
+  AQT_CHECK(CopyArray(view, MutableArrayRef(x.dtype, view.shape, buffer)).ok());
+  return Operand::Dense(buffer, x.dtype, Extent(x.shape, axes.rows), Extent(x.shape, axes.k),
+                        Extent(x.shape, axes.batch));
+}
+
+GemmOutput OutputOf(const MutableArrayRef& out, const OperandAxes& lhs) {
+  const int64_t batch = static_cast<int64_t>(lhs.batch.size());
+  const int64_t rows_end = batch + static_cast<int64_t>(lhs.rows.size());
+  GemmOutput output = {.data = out.data, .dtype = out.dtype};
+  for (int64_t axis = 0; axis < out.shape.rank(); ++axis) {
+    AxisGroup& group = axis < batch ? output.batch : axis < rows_end ? output.rows : output.cols;
+    group.Append(out.shape[axis], out.strides[axis]);
+  }
+  return output;
+}
+
 void Contract(const DotDims& dims, const ArrayRef& lhs, const ArrayRef& rhs, const MutableArrayRef& out,
               Executor* executor) {
-  if (out.shape.num_elements() == 0) return;  // an empty operand may have 2^40 rows
-  const Groups a = GroupsOf(lhs, dims.lhs_contracting, dims.lhs_batch);
-  const Groups b = GroupsOf(rhs, dims.rhs_contracting, dims.rhs_batch);
+  if (out.shape.num_elements() == 0) return;  // an operand without elements may have 2^40 rows
+  const OperandAxes a = OperandAxesOf(dims, Side::kLhs, lhs.shape.rank());
+  const OperandAxes b = OperandAxesOf(dims, Side::kRhs, rhs.shape.rank());
   if (lhs.dtype == DType::kF64) {
     ArrayBuilder sums = ArrayBuilder::ForOverwrite({DType::kF64, out.shape});
     RunPlain<double>(lhs, a, rhs, b, sums.Mutable<double>().data());
@@ -183,37 +195,37 @@ ContractPlan::ContractPlan(const DotDims& dims, const Aval& lhs, const Aval& rhs
   const bool is_finished = out.dtype == DType::kF32 || out.dtype == DType::kBF16 || out.dtype == DType::kF16;
   const bool is_float = IsFloat(lhs.dtype) && IsFloat(rhs.dtype) && lhs.dtype != DType::kF64 && is_finished;
   const bool is_integer = IsByteInteger(lhs.dtype) && IsByteInteger(rhs.dtype);
-  const bool fits = lhs.shape.rank() <= AxisGroup::kMaxRank && rhs.shape.rank() <= AxisGroup::kMaxRank;
+  const bool fits = !HasTooManyAxes(lhs.shape) && !HasTooManyAxes(rhs.shape);
   if ((!is_float && !is_integer) || !fits || out.shape.num_elements() == 0) return;
-  const Groups a = GroupsOf(lhs_, dims.lhs_contracting, dims.lhs_batch);
-  const Groups b = GroupsOf(rhs_, dims.rhs_contracting, dims.rhs_batch);
+  const OperandAxes a = OperandAxesOf(dims, Side::kLhs, lhs.shape.rank());
+  const OperandAxes b = OperandAxesOf(dims, Side::kRhs, rhs.shape.rank());
   kernel_ = &Kernel(is_float ? GemmSums::kF32 : GemmSums::kS32, lhs_, a, rhs_);
-  batch_ = Count(lhs_, a.batch);
-  m_ = Count(lhs_, a.free);
-  n_ = Count(rhs_, b.free);
-  k_ = Count(lhs_, a.contract);
+  problem_ = ProblemOf(lhs_, a, rhs_, b, out.dtype, nullptr);
+  problem_.lhs = OperandOf(lhs_, a);
+  problem_.rhs = OperandOf(rhs_, b);
   const auto round_up = [](int64_t bytes) { return (bytes + 63) / 64 * 64; };
-  const ProductBytes bytes = ProductBytesOf(*kernel_, batch_, m_, n_, k_);
+  const ProductBytes bytes = ProductBytesOf(*kernel_, problem_.batch, problem_.m, problem_.n, problem_.k);
   rhs_at_ = round_up(bytes.lhs);
   scratch_bytes_ = rhs_at_ + round_up(bytes.rhs);
 }
 
 void ContractPlan::Run(const void* lhs, const void* rhs, void* out, void* scratch, Executor* executor,
                        BlockEpilogue* block) const {
-  ArrayRef left = lhs_, right = rhs_;
-  MutableArrayRef to = out_;
-  left.data = lhs;
-  right.data = rhs;
-  to.data = out;
-  if (scratch_bytes_ == 0) return Contract(dims_, left, right, to, executor);
-  const Groups a = GroupsOf(left, dims_.lhs_contracting, dims_.lhs_batch);
-  const Groups b = GroupsOf(right, dims_.rhs_contracting, dims_.rhs_batch);
+  if (scratch_bytes_ == 0) {
+    ArrayRef left = lhs_, right = rhs_;
+    MutableArrayRef to = out_;
+    left.data = lhs;
+    right.data = rhs;
+    to.data = out;
+    return Contract(dims_, left, right, to, executor);
+  }
+  GemmProblem problem = problem_;
+  problem.lhs.data = lhs;
+  problem.rhs.data = rhs;
+  problem.out.data = out;
+  problem.epilogue.block = block;
   char* const memory = static_cast<char*>(scratch);
-  Array gathered;  // remains empty
-  GemmArgs args = GemmArgs::Dense(batch_, m_, n_, k_, to.dtype, out);
-  args.epilogue.block = block;
-  RunProduct(*kernel_, {.lhs = OperandOf(left, a, gathered), .rhs = OperandOf(right, b, gathered)}, args,
-             {memory, memory + rhs_at_}, executor);
+  PackAndMultiply(*kernel_, problem, {}, {memory, memory + rhs_at_}, executor);
 }
 
 }  // namespace aqt::kernels

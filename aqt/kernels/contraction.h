@@ -1,7 +1,7 @@
 #ifndef AQT_KERNELS_CONTRACTION_H_
 #define AQT_KERNELS_CONTRACTION_H_
 
-// General contraction of any two strided operands.
+// A general contraction of any two strided operands, and how arrays become operands of the matrix kernels.
 
 #include <cstdint>
 
@@ -9,10 +9,30 @@
 #include "aqt/core/block_epilogue.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/executor.h"
+#include "aqt/core/shape.h"
+#include "aqt/kernels/gemm/gemm.h"
+#include "aqt/kernels/panels/operand.h"
 
 namespace aqt::kernels {
 
-struct GemmKernel;
+// The axes of an operand by their role; `rows` are the remaining ones.
+struct OperandAxes {
+  Axes batch = {}, rows = {}, k = {};
+  bool operator==(const OperandAxes&) const = default;
+};
+OperandAxes OperandAxesOf(const DotDims& dims, Side side, int64_t rank);
+
+// The product of the extents of these axes.
+int64_t Extent(const Shape& shape, const Axes& axes);
+
+// Whether an operand must be gathered: AxisGroups do not hold all of its axes.
+inline bool HasTooManyAxes(const Shape& shape) { return shape.rank() > AxisGroup::kMaxRank; }
+// x as the kernels see it, if it does not have too many axes.
+Operand OperandOf(const ArrayRef& x, const OperandAxes& axes);
+// A dense copy of x in the order [batch, rows, k], in `buffer`, which has room for it.
+Operand GatheredOperand(const ArrayRef& x, const OperandAxes& axes, void* buffer);
+// Where a product is stored whose lhs has these axes. At most AxisGroup::kMaxRank axes.
+GemmOutput OutputOf(const MutableArrayRef& out, const OperandAxes& lhs);
 
 // out = lhs . rhs over `dims`; out is dense. Each output element is a sum over the contracting axes, row-major in the
 // order of dims.lhs_contracting. The operand dtypes determine the type and the rounding of the sum:
@@ -49,8 +69,8 @@ class ContractPlan {
   DotDims dims_;
   ArrayRef lhs_, rhs_;
   MutableArrayRef out_;
-  const GemmKernel* kernel_ = nullptr;  // null: Run calls Contract
-  int64_t batch_ = 0, m_ = 0, n_ = 0, k_ = 0;
+  const GemmKernel* kernel_ = nullptr;  // null if Run calls Contract
+  GemmProblem problem_;                 // without data
   int64_t rhs_at_ = 0, scratch_bytes_ = 0;
 };
 

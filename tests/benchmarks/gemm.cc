@@ -37,19 +37,17 @@ absl::StatusOr<Call> PackedS8(OperandsPtr data, Executor* executor) {
     Array x;
     std::shared_ptr<void> lhs, rhs;  // like arrays, in huge pages if large
     ArrayBuilder out;
-    kernels::GemmArgs args;
+    kernels::GemmProblem problem;
   };
   const kernels::ProductBytes bytes = kernels::ProductBytesOf(kernel, p.batch, p.m, p.n, p.k);
   auto state = std::make_shared<State>(
       State{x, AllocateAligned(bytes.lhs), AllocateAligned(bytes.rhs), ArrayBuilder(p.out(DType::kS32)), {}});
   const auto rhs = kernels::Operand::Transposed(w.data(), DType::kS8, p.n, p.k, p.batch);
   kernels::Pack(kernel.target, kernel.rhs, rhs, state->rhs.get(), executor);
-  state->args = kernels::GemmArgs::Dense(p.batch, p.m, p.n, p.k, DType::kS32, state->out.data());
-  const kernels::ProductOperands operands = {.lhs = kernels::Operand::Dense(x.data(), DType::kS8, p.m, p.k, p.batch),
-                                             .rhs = rhs,
-                                             .rhs_panels = state->rhs.get()};
-  return [state, operands, executor, &kernel] {
-    kernels::RunProduct(kernel, operands, state->args, {.lhs = state->lhs.get()}, executor);
+  state->problem = kernels::GemmProblem::Dense(p.batch, p.m, p.n, p.k, DType::kS32, state->out.data());
+  state->problem.lhs = kernels::Operand::Dense(x.data(), DType::kS8, p.m, p.k, p.batch);
+  return [state, executor, &kernel] {
+    kernels::PackAndMultiply(kernel, state->problem, {.rhs = state->rhs.get()}, {.lhs = state->lhs.get()}, executor);
   };
 }
 

@@ -66,30 +66,20 @@ struct Block {
 
 class Product {
  public:
-  Product(Target target, const DigitArgs& args, int64_t rows, bool is_parallel = false)
+  Product(Target target, const GemmProblem& problem, const DigitArgs& args, int64_t rows, bool is_parallel = false)
       : target_(target),
+        problem_(problem),
         args_(args),
         weights_(args.format.PackedBytes()),
         fetches_(weights_ >= kFetchedWeights && (is_parallel || weights_ < kFarWeights)),
-        integers_(IsInteger(args.lhs.dtype)),
+        integers_(IsInteger(problem.lhs.dtype)),
         kernel_(internal::DigitKernelFor(target, args.format, rows, integers_)),
         layout_(kernel_, args.format, rows * (integers_ ? 1 : kMaxDigitLayers), rows),
         groups_(args.format.NumGroups()),
         pitch_(args.format.GroupPitch()),
         weight_bytes_(args.format.GroupWeightBytes()),
         group_bytes_(args.format.GroupBytes()),
-        panel_bytes_(groups_ * group_bytes_) {
-    finish_.batch = args.lhs.batch.Count();
-    finish_.m = args.lhs.rows.Count();
-    finish_.n = args.format.n;
-    finish_.k = args.format.k;
-    finish_.out = args.out;
-    finish_.out_dtype = args.out_dtype;
-    finish_.out_batch = args.out_batch;
-    finish_.out_rows = args.out_rows;
-    finish_.out_cols = args.out_cols;
-    finish_.epilogue = args.epilogue;
-  }
+        panel_bytes_(groups_ * group_bytes_) {}
 
   // Size of the digits of a block of rows.
   int64_t block_bytes() const { return groups_ * layout_.bytes; }
@@ -122,8 +112,8 @@ class Product {
       DigitLayers layers;
       int64_t line = 0;
       for (int64_t r = 0; r < rows; ++r) {
-        internal::SplitDigits(target_, args_.lhs, b, m0 + r, group.begin, group.size, pitch_, args_.format.is_short(),
-                              layers);
+        internal::SplitDigits(target_, problem_.lhs, b, m0 + r, group.begin, group.size, pitch_,
+                              args_.format.is_short(), layers);
         to.special[r] = layers.is_finite ? 0 : 1;
         special[r] |= !layers.is_finite;
         // With scales, a row of zeros has a line too, since its scale may be infinite.
@@ -178,12 +168,12 @@ class Product {
 
   // The number of panels that are multiplied by a block before the block epilogue runs, if there is one.
   int64_t PanelsOfBlock() const {
-    return args_.epilogue.block == nullptr ? 1 : CeilDiv(internal::kEpilogueColumns, kPanelColumns);
+    return problem_.epilogue.block == nullptr ? 1 : CeilDiv(internal::kEpilogueColumns, kPanelColumns);
   }
 
   // Runs Epilogue::block on panels [first, last).
   void RunEpilogue(const Block& block, int64_t first, int64_t last) const {
-    internal::RunBlockEpilogue(finish_, block.b, block.m0, block.m0 + block.rows, first * kPanelColumns,
+    internal::RunBlockEpilogue(problem_, block.b, block.m0, block.m0 + block.rows, first * kPanelColumns,
                                std::min(last * kPanelColumns, args_.format.n));
   }
 
@@ -243,7 +233,7 @@ class Product {
     const auto [b, m0, rows, slot] = block;
     const int64_t n0 = panel * kPanelColumns, columns = std::min(kPanelColumns, args_.format.n - n0);
     for (int64_t half = 0; half * kHalfColumns < columns; ++half) {
-      internal::FinishTile(target_, finish_, b, m0, rows, n0 + half * kHalfColumns,
+      internal::FinishTile(target_, problem_, b, m0, rows, n0 + half * kHalfColumns,
                            std::min(kHalfColumns, columns - half * kHalfColumns), sums + half * rows * kHalfColumns,
                            kHalfColumns);
     }
@@ -271,8 +261,8 @@ class Product {
     for (int64_t r0 = 0; r0 < rows; r0 += tile_rows, tile += kernel_.TileBytes(pitch_)) {
       int32_t sums[internal::kMaxIntegerTileRows];
       const int64_t count = std::min(tile_rows, rows - r0);
-      internal::PlaceIntegers(target_, args_.lhs, b, m0 + r0, count, group.begin, group.size, pitch_, tile_rows, tile,
-                              sums);
+      internal::PlaceIntegers(target_, problem_.lhs, b, m0 + r0, count, group.begin, group.size, pitch_, tile_rows,
+                              tile, sums);
       for (int64_t i = 0; i < count; ++i) {
         DigitLine& line = to.lines[r0 + i];
         line.row = static_cast<int32_t>(r0 + i);
@@ -315,7 +305,7 @@ class Product {
       const DigitFormat::Group group = args_.format.GroupAt(g);
       if (group.scale != scale || Group(slot, g).special[row] == 0) continue;
       alignas(64) float values[kMaxDigitGroup];
-      internal::LoadDigitSource(target_, args_.lhs, b, m, group.begin, group.size, pitch_, values);
+      internal::LoadDigitSource(target_, problem_.lhs, b, m, group.begin, group.size, pitch_, values);
       const uint8_t* weights = Weights(b, panel, g);
       for (int64_t k = 0; k < group.size; ++k) {
         if (std::isfinite(values[k])) continue;
@@ -335,6 +325,7 @@ class Product {
   }
 
   const Target target_;
+  const GemmProblem& problem_;
   const DigitArgs& args_;
   const int64_t weights_;  // bytes of weights per matrix
   const bool fetches_;
@@ -343,7 +334,6 @@ class Product {
   const GroupLayout layout_;
   const int64_t groups_, pitch_;
   const int64_t weight_bytes_, group_bytes_, panel_bytes_;
-  GemmArgs finish_;
 };
 
 template <class F>
@@ -365,17 +355,18 @@ bool PrefersDigitsOfIntegers(Target target, int64_t scale_group) {
 }
 
 int64_t DigitScratchBytes(Target target, const DigitFormat& format, int64_t batch, int64_t rows, bool integers) {
-  DigitArgs args{.format = format};
-  args.lhs.dtype = integers ? DType::kS8 : DType::kF32;
-  const Product product(target, args, std::min(rows, kBlockRows));
+  GemmProblem problem;
+  problem.lhs.dtype = integers ? DType::kS8 : DType::kF32;
+  const DigitArgs args{.format = format};
+  const Product product(target, problem, args, std::min(rows, kBlockRows));
   return product.MaxBlocksPerPass(batch * CeilDiv(rows, kBlockRows)) * product.block_bytes();
 }
 
-void MultiplyDigits(Target target, const DigitArgs& args, Executor* executor) {
-  const int64_t batch = args.lhs.batch.Count(), m = args.lhs.rows.Count();
+void MultiplyDigits(Target target, const GemmProblem& problem, const DigitArgs& args, Executor* executor) {
+  const int64_t batch = problem.batch, m = problem.m;
   if (batch == 0 || m == 0 || args.format.n == 0) return;
   const int64_t threads = executor == nullptr ? 1 : executor->NumThreads();
-  const Product product(target, args, std::min(m, kBlockRows), threads > 1);
+  const Product product(target, problem, args, std::min(m, kBlockRows), threads > 1);
   const int64_t row_blocks = CeilDiv(m, kBlockRows), blocks = batch * row_blocks, parts = product.num_splits();
   const int64_t per_pass = product.BlocksPerPass(blocks, threads);
   for (int64_t first = 0; first < blocks; first += per_pass) {

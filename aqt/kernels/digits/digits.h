@@ -125,28 +125,18 @@ struct DigitScales {
 void PackDigitWeights(const DigitFormat& format, const Operand& weights, const DigitScales& scales, void* panels,
                       Executor* executor);
 
-// The operands, output and scratch memory of MultiplyDigits.
+// What a product on digits has besides the problem, whose lhs is x, and whose output is f32, bf16 or f16.
 struct DigitArgs {
-  Operand lhs = {};             // x: batch, rows and k
-  DigitScales lhs_scales = {};  // for an integer x
   DigitFormat format = {};
-  const void* rhs = nullptr;
+  const void* rhs = nullptr;    // weights in this format
   int64_t rhs_batch_bytes = 0;  // 0 if all matrices of a batch share the weights
-
-  // As in GemmArgs: f32, bf16 or f16, any strides.
-  void* out = nullptr;
-  DType out_dtype = DType::kF32;
-  AxisGroup out_batch = {}, out_rows = {}, out_cols = {};
-  Epilogue epilogue = {};
-
-  // DigitScratchBytes(...) bytes, aligned to kPanelAlignment.
-  void* scratch = nullptr;
+  DigitScales lhs_scales = {};  // of integers x
+  void* scratch = nullptr;      // DigitScratchBytes(...) bytes, aligned to kPanelAlignment
 };
 
 // Scratch bytes for `batch` matrices of this many rows, of floats or of s8.
 int64_t DigitScratchBytes(Target target, const DigitFormat& format, int64_t batch, int64_t rows, bool integers = false);
-// Computes the product described above.
-void MultiplyDigits(Target target, const DigitArgs& args, Executor* executor);
+void MultiplyDigits(Target target, const GemmProblem& problem, const DigitArgs& args, Executor* executor);
 
 // Whether a product of integers with this scale_group is faster here than as accumulated products of gemm.h.
 bool PrefersDigitsOfIntegers(Target target, int64_t scale_group);

@@ -127,16 +127,17 @@ struct Problem {
                          const DigitScales& lhs_scales = {}, bool flips_blocks = false) const {
     std::vector<float> sums(c.batch * c.m * c.n, -1.0f);
     AlignedBytes scratch(DigitScratchBytes(target, format, c.batch, c.m, IsInteger(lhs.dtype)));
-    DigitArgs args{.lhs = lhs, .lhs_scales = lhs_scales, .format = format, .rhs = panels.data()};
-    args.rhs_batch_bytes = c.shares_weights ? 0 : format.PackedBytes();
-    args.out = sums.data();
-    args.out_batch = AxisGroup::Of(c.batch, c.m * c.n);
-    args.out_rows = AxisGroup::Of(c.m, c.n);
-    args.out_cols = AxisGroup::Of(c.n, 1);
-    args.scratch = scratch.data();
+    GemmProblem problem = GemmProblem::Dense(c.batch, c.m, c.n, c.k, DType::kF32, sums.data());
+    problem.lhs = lhs;
     FlipBits flip(sums.data());
-    if (flips_blocks) args.epilogue.block = &flip;
-    MultiplyDigits(target, args, executor);
+    if (flips_blocks) problem.epilogue.block = &flip;
+    MultiplyDigits(target, problem,
+                   {.format = format,
+                    .rhs = panels.data(),
+                    .rhs_batch_bytes = c.shares_weights ? 0 : format.PackedBytes(),
+                    .lhs_scales = lhs_scales,
+                    .scratch = scratch.data()},
+                   executor);
     return sums;
   }
   Operand Lhs(const std::vector<float>& values) const {
@@ -641,15 +642,13 @@ TEST(DigitsTest, RunsTheEpilogueAndStoresAnyLayout) {
     SCOPED_TRACE(target);
     std::vector<BFloat16> out(3 * 70);
     AlignedBytes scratch(DigitScratchBytes(target, p.format, 1, 3));
-    DigitArgs args{.lhs = p.Lhs(p.x), .format = p.format, .rhs = panels.data()};
-    args.out = out.data();
-    args.out_dtype = DType::kBF16;
-    args.out_rows = AxisGroup::Of(3, 1);
-    args.out_cols = AxisGroup::Of(70, 3);
-    args.epilogue.lhs_scale = row_scales.data();
-    args.epilogue.rhs_scale = column_scales.data();
-    args.scratch = scratch.data();
-    MultiplyDigits(target, args, nullptr);
+    GemmProblem problem = GemmProblem::Dense(1, 3, 70, 300, DType::kBF16, out.data());
+    problem.lhs = p.Lhs(p.x);
+    problem.out.rows = AxisGroup::Of(3, 1);
+    problem.out.cols = AxisGroup::Of(70, 3);
+    problem.epilogue.lhs_scale = row_scales.data();
+    problem.epilogue.rhs_scale = column_scales.data();
+    MultiplyDigits(target, problem, {.format = p.format, .rhs = panels.data(), .scratch = scratch.data()}, nullptr);
     for (int64_t m = 0; m < 3; ++m) {
       for (int64_t n = 0; n < 70; ++n) {
         const float scaled = sums[m * 70 + n] * row_scales[m];

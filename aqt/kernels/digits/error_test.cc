@@ -104,11 +104,9 @@ TEST_P(DigitsErrorTest, IsBelowTheBoundAndThatOfAnF32Loop) {
     AlignedBytes panels(format.PackedBytes()), scratch(DigitScratchBytes(BestTarget(), format, 1, 1));
     PackDigitWeights(format, Operand::Dense(s.q.data(), DType::kS8, kColumns, k), {}, panels.data(), nullptr);
     std::vector<float> sums(kColumns);
-    DigitArgs args{.lhs = Operand::Dense(s.x.data(), DType::kF32, 1, k), .format = format, .rhs = panels.data()};
-    args.out = sums.data();
-    args.out_cols = AxisGroup::Of(kColumns, 1);
-    args.scratch = scratch.data();
-    MultiplyDigits(BestTarget(), args, nullptr);
+    GemmProblem problem = GemmProblem::Dense(1, 1, kColumns, k, DType::kF32, sums.data());
+    problem.lhs = Operand::Dense(s.x.data(), DType::kF32, 1, k);
+    MultiplyDigits(BestTarget(), problem, {.format = format, .rhs = panels.data(), .scratch = scratch.data()}, nullptr);
     layers += ReferenceDigitLayers(format, s.x);
     groups += format.NumGroups();
 

@@ -59,18 +59,18 @@ struct Blocks {
 // An lhs of this size stays in L2, so its rows need no prefetching.
 constexpr int64_t kNearBytes = 256 << 10;
 
-// The product of panels [first, last) of the rows of matrix b, by blocks of k. Each block is packed and added to the
-// sums of many columns. `buffer` has room for all k of these rows, which is more than a block of k plus the sums.
-void MultiplySliced(const GemmKernel& kernel, const Operand& lhs, bool subnormals_are_zero, const GemmArgs& args,
-                    int64_t b, int64_t first, int64_t last, char* buffer) {
+// The product of panels [first, last) of rows of matrix b, by blocks of k: each is packed and added to the sums of many
+// columns. `buffer` has room for all k of these rows, which is more than a block of k and the sums.
+void MultiplySliced(const GemmKernel& kernel, const GemmProblem& problem, const GemmPanels& rhs, int64_t b,
+                    int64_t first, int64_t last, char* buffer) {
   const int64_t panels = last - first, step = kernel.block_groups * kernel.lhs.k_group;
   const int64_t lhs_bytes = panels * kernel.lhs.PanelBytes(step);
   const int64_t sum_bytes = panels * kernel.lhs.width * kernel.rhs.width * int64_t{sizeof(float)};
-  const int64_t room = std::min(internal::kSumBytes, panels * kernel.lhs.PanelBytes(args.k) - lhs_bytes);
-  const int64_t n_panels = kernel.rhs.NumPanels(args.n);
+  const int64_t room = std::min(internal::kSumBytes, panels * kernel.lhs.PanelBytes(problem.k) - lhs_bytes);
+  const int64_t n_panels = kernel.rhs.NumPanels(problem.n);
   const int64_t parts = CeilDiv(n_panels, std::max<int64_t>(1, room / sum_bytes));
   for (int64_t part = 0; part < parts; ++part) {
-    internal::MultiplyByBlocksOfK(kernel, lhs, /*rhs=*/nullptr, subnormals_are_zero, args,
+    internal::MultiplyByBlocksOfK(kernel, problem, &rhs,
                                   {b, first, last, n_panels * part / parts, n_panels * (part + 1) / parts},
                                   {buffer, nullptr, reinterpret_cast<float*>(buffer + lhs_bytes)});
   }
@@ -89,13 +89,13 @@ bool IsFasterByBlocks(const GemmKernel& kernel, const Operand& lhs) {
   return FitL2(kernel, lhs.k.Count()) || IsSliced(kernel, lhs.rows.Count(), lhs.k.Count());
 }
 
-void RunGemmByBlocks(const GemmKernel& kernel, const Operand& lhs, bool subnormals_are_zero, const GemmArgs& args,
-                     void* buffer, Executor* executor) {
-  if (args.batch == 0 || args.m == 0 || args.n == 0) return;
-  const int64_t threads = internal::NumThreads(args, executor);
-  const Blocks blocks(kernel, args.batch, args.m, args.k, threads);
+void RunGemmByBlocks(const GemmKernel& kernel, const GemmProblem& problem, const GemmPanels& rhs, void* buffer,
+                     Executor* executor) {
+  if (problem.batch == 0 || problem.m == 0 || problem.n == 0) return;
+  const int64_t threads = internal::NumThreads(problem, executor);
+  const Blocks blocks(kernel, problem.batch, problem.m, problem.k, threads);
   const int64_t parts = blocks.NumParts(threads);
-  const bool comes_from_l3 = args.batch * blocks.panels * blocks.panel_bytes > kNearBytes;
+  const bool comes_from_l3 = problem.batch * blocks.panels * blocks.panel_bytes > kNearBytes;
   const auto run = [&](int64_t part) {
     const int64_t begin = blocks.all * part / parts, end = blocks.all * (part + 1) / parts;
     // All blocks of the part take turns in the space of its first and its next block, which may be larger.
@@ -104,24 +104,26 @@ void RunGemmByBlocks(const GemmKernel& kernel, const Operand& lhs, bool subnorma
       const int64_t b = i / blocks.count, block = i % blocks.count;
       const int64_t first = blocks.First(block), last = blocks.First(block + 1);
       if (blocks.sliced) {
-        MultiplySliced(kernel, lhs, subnormals_are_zero, args, b, first, last, panels);
+        MultiplySliced(kernel, problem, rhs, b, first, last, panels);
         continue;
       }
-      PackPanels(kernel.target, kernel.lhs, lhs, {b, first, last, 0, args.k}, panels, subnormals_are_zero);
-      // The kernel computes the address of row m0 relative to row 0, which is not stored.
-      GemmArgs own = args;
+      PackPanels(kernel.target, kernel.lhs, problem.lhs, {b, first, last, 0, problem.k}, panels,
+                 problem.subnormals_are_zero);
+      // The kernel looks for row m0 behind the rows before it, which are not there.
+      GemmPanels own = rhs;
       own.lhs = reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(panels) - first * blocks.panel_bytes);
       own.lhs_batch_bytes = 0;
       const int64_t width = kernel.lhs.width;
       if (i + 1 < end && comes_from_l3) {
         const int64_t next = (i + 1) % blocks.count;
-        own.ahead = internal::AheadOf(kernel.lhs, lhs,
-                                      {(i + 1) / blocks.count, blocks.First(next), blocks.First(next + 1), 0, args.k});
+        own.ahead =
+            internal::AheadOf(kernel.lhs, problem.lhs,
+                              {(i + 1) / blocks.count, blocks.First(next), blocks.First(next + 1), 0, problem.k});
       }
-      internal::RunBlock(kernel, own, b, first * width, std::min(last * width, args.m), 0, args.n);
+      internal::RunBlock(kernel, problem, own, b, first * width, std::min(last * width, problem.m), 0, problem.n);
     }
   };
-  internal::RunReported(kernel, args, [&] {
+  internal::RunReported(kernel, problem, [&] {
     if (parts == 1) run(0);
     else executor->ParallelFor(parts, run);
   });

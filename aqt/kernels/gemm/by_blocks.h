@@ -19,10 +19,10 @@ bool CanRunByBlocks(const GemmKernel& kernel, const Operand& lhs, const Executor
 // Whether this is faster than packing all rows first even if rows do not overlap.
 bool IsFasterByBlocks(const GemmKernel& kernel, const Operand& lhs);
 
-// Computes what RunGemm(kernel, args, executor) would for an lhs packed by Pack, bit for bit. args.epilogue.adds must
-// be false. args.lhs is ignored. `buffer` has room for all panels and is aligned to kPanelAlignment.
-void RunGemmByBlocks(const GemmKernel& kernel, const Operand& lhs, bool subnormals_are_zero, const GemmArgs& args,
-                     void* buffer, Executor* executor);
+// What RunGemm gives for an lhs that Pack packed, bit for bit, unless Epilogue::adds. The rhs is packed; `buffer` has
+// room for all panels of the lhs, aligned to kPanelAlignment.
+void RunGemmByBlocks(const GemmKernel& kernel, const GemmProblem& problem, const GemmPanels& rhs, void* buffer,
+                     Executor* executor);
 
 }  // namespace aqt::kernels
 

@@ -152,15 +152,6 @@ TEST(PackPanelsTest, GivesPartsOfThePanels) {
   }
 }
 
-GemmArgs ArgsOf(int64_t batch, int64_t m, int64_t n, int64_t k) {
-  GemmArgs args;
-  args.batch = batch;
-  args.m = m;
-  args.n = n;
-  args.k = k;
-  return args;
-}
-
 class GemmBlocksTest : public ::testing::Test {
  protected:
   enum class Way { kByBlocks, kByLines, kLongK };
@@ -172,41 +163,41 @@ class GemmBlocksTest : public ::testing::Test {
     const DType lhs_dtype = DTypeOf(kernel.lhs.element), rhs_dtype = DTypeOf(kernel.rhs.element);
     const std::vector<char> image = Values(lhs_dtype, false, windows.NumElements(batch));
     const Operand lhs = windows.Of(image.data(), lhs_dtype, batch);
-    GemmArgs args = ArgsOf(batch, lhs.rows.Count(), n, lhs.k.Count());
-    const std::vector<char> matrix = Values(rhs_dtype, kernel.rhs.element == Element::kS4, batch * n * args.k);
-    const Operand rhs = Operand::Dense(matrix.data(), rhs_dtype, n, args.k, batch);
-    const std::vector<float> row_scale = RandomF32(args.m, 3), col_scale = RandomF32(n, 4);
-    args.epilogue.lhs_scale = row_scale.data();
-    args.epilogue.rhs_scale = col_scale.data();
-    args.epilogue.subnormals_are_zero = random_.Any(0, 1) == 1;
-    const bool by_rows = random_.Any(0, 1) == 1;
-    args.out_batch = AxisGroup::Of(batch, args.m * n);
-    args.out_rows = AxisGroup::Of(args.m, by_rows ? n : 1);
-    args.out_cols = AxisGroup::Of(n, by_rows ? 1 : args.m);
-    std::vector<float> expected(batch * args.m * n), got(expected.size());
+    const int64_t m = lhs.rows.Count(), k = lhs.k.Count();
+    const std::vector<char> matrix = Values(rhs_dtype, kernel.rhs.element == Element::kS4, batch * n * k);
+    const Operand rhs = Operand::Dense(matrix.data(), rhs_dtype, n, k, batch);
+    const std::vector<float> row_scale = RandomF32(m, 3), col_scale = RandomF32(n, 4);
+    std::vector<float> expected(batch * m * n), got(expected.size());
+    GemmProblem problem = GemmProblem::Of(lhs, rhs, GemmOutput::Dense(expected.data(), DType::kF32, m, n, batch));
+    problem.subnormals_are_zero = true;
+    problem.epilogue.lhs_scale = row_scale.data();
+    problem.epilogue.rhs_scale = col_scale.data();
+    problem.epilogue.subnormals_are_zero = random_.Any(0, 1) == 1;
+    if (random_.Any(0, 1) == 0) {
+      problem.out.rows = AxisGroup::Of(m, 1);
+      problem.out.cols = AxisGroup::Of(n, m);
+    }
 
-    const PackedOperands panels(kernel, lhs, rhs, /*subnormals_are_zero=*/true);
-    panels.PutInto(kernel, args);
-    args.out = expected.data();
-    RunGemm(kernel, args, nullptr);
+    const PackedOperands packed(kernel, lhs, rhs, /*subnormals_are_zero=*/true);
+    GemmPanels panels = packed.Panels(kernel, problem);
+    RunGemm(kernel, problem, panels, nullptr);
 
-    args.lhs = nullptr;
-    args.out = got.data();
+    panels.lhs = nullptr;
+    problem.out.data = got.data();
     if (way == Way::kByLines) {
       const LinesPlan plan(kernel, lhs, n);
       if (!plan.is_good()) return false;
       AlignedBytes buffer(plan.BufferBytes());
-      plan.Run(args, /*subnormals_are_zero=*/true, buffer.data(), executor);
+      plan.Run(problem, panels, buffer.data(), executor);
     } else if (way == Way::kByBlocks) {
-      AlignedBytes buffer(panels.lhs.size());
-      RunGemmByBlocks(kernel, lhs, /*subnormals_are_zero=*/true, args, buffer.data(), executor);
+      AlignedBytes buffer(packed.lhs.size());
+      RunGemmByBlocks(kernel, problem, panels, buffer.data(), executor);
     } else {
-      args.rhs = nullptr;
-      AlignedBytes buffer(LongKBytes(kernel, batch, args.m, n, args.k));
-      RunGemmLongK(kernel, lhs, rhs, /*subnormals_are_zero=*/true, args, buffer.data(), executor);
+      AlignedBytes buffer(LongKBytes(kernel, batch, m, n, k));
+      RunGemmLongK(kernel, problem, buffer.data(), executor);
     }
     EXPECT_EQ(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)), 0)
-        << absl::StrCat(kernel.name, " ", batch, " x ", args.m, " x ", n, " x ", args.k);
+        << absl::StrCat(kernel.name, " ", batch, " x ", m, " x ", n, " x ", k);
     return true;
   }
 
@@ -314,15 +305,12 @@ TEST_F(GemmBlocksTest, SumsThatExceedL2AreMadeInParts) {
 TEST_F(GemmBlocksTest, LongKOfNothingIsZero) {
   for (const GemmKernel* kernel : AllGemmKernels()) {
     if (!CanRunLongK(*kernel)) continue;
-    GemmArgs args = ArgsOf(1, 5, 3, 0);
-    args.out_rows = AxisGroup::Of(5, 3);
-    args.out_cols = AxisGroup::Of(3, 1);
     std::vector<float> out(15, 1.0f);
-    args.out = out.data();
     AlignedBytes buffer(LongKBytes(*kernel, 1, 5, 3, 0));
     const Operand lhs = Operand::Dense(nullptr, DTypeOf(kernel->lhs.element), 5, 0);
     const Operand rhs = Operand::Dense(nullptr, DTypeOf(kernel->rhs.element), 3, 0);
-    RunGemmLongK(*kernel, lhs, rhs, /*subnormals_are_zero=*/true, args, buffer.data(), nullptr);
+    RunGemmLongK(*kernel, GemmProblem::Of(lhs, rhs, GemmOutput::Dense(out.data(), DType::kF32, 5, 3)), buffer.data(),
+                 nullptr);
     EXPECT_EQ(out, std::vector<float>(15, 0.0f)) << kernel->name;
   }
 }

@@ -202,29 +202,29 @@ bool LinesPlan::Pays(int64_t n) const {
   return static_cast<double>((run_cost_ - run_) * n) <= kPanelLineCost * static_cast<double>(run_);
 }
 
-void LinesPlan::Run(const GemmArgs& args, bool subnormals_are_zero, void* buffer, Executor* executor) const {
-  if (args.n == 0) return;
+void LinesPlan::Run(const GemmProblem& problem, const GemmPanels& rhs, void* buffer, Executor* executor) const {
+  if (problem.n == 0) return;
   int32_t* const steps = static_cast<int32_t*>(buffer);
   MakeTable(steps);
-  const int64_t blocks = NumBlocks(), threads = internal::NumThreads(args, executor);
+  const int64_t blocks = NumBlocks(), threads = internal::NumThreads(problem, executor);
   const int64_t parts = threads == 1 ? 1 : std::min({blocks, threads * internal::kPartsPerThread, kMaxPlaces});
   const auto run = [&](int64_t part) {
     char* const lines = static_cast<char*>(buffer) + TableBytes() + part * PlaceBytes();
     for (int64_t i = blocks * part / parts; i < blocks * (part + 1) / parts; ++i) {
       const Rows rows = RowsOf(i);
       const Positions positions = PositionsOf(rows.first, rows.last);
-      Store(rows.b, positions, subnormals_are_zero, lines);
+      Store(rows.b, positions, problem.subnormals_are_zero, lines);
       const LhsLines block = {positions_, positions.first, steps};
-      GemmArgs own = args;
+      GemmPanels own = rhs;
       own.lhs = lines;
       own.lhs_batch_bytes = 0;
       own.lhs_lines = &block;
       for (int64_t m = rows.first; m < rows.last; m += ProductRows()) {
-        internal::RunBlock(kernel_, own, rows.b, m, std::min(rows.last, m + ProductRows()), 0, args.n);
+        internal::RunBlock(kernel_, problem, own, rows.b, m, std::min(rows.last, m + ProductRows()), 0, problem.n);
       }
     }
   };
-  internal::RunReported(kernel_, args, [&] {
+  internal::RunReported(kernel_, problem, [&] {
     if (parts == 1) run(0);
     else executor->ParallelFor(parts, run);
   });

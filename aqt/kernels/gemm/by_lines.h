@@ -32,10 +32,9 @@ class LinesPlan {
   bool is_good() const { return is_good_; }
   // Size of the buffer for Run.
   int64_t BufferBytes() const;
-  // Computes what RunGemm(kernel, args, executor) would for the lhs packed by Pack, bit for bit. args.epilogue.adds
-  // must be false. args.lhs is ignored; memory between the rows of the lhs is read. `buffer` is aligned to
-  // kPanelAlignment.
-  void Run(const GemmArgs& args, bool subnormals_are_zero, void* buffer, Executor* executor) const;
+  // What RunGemm gives for the lhs that Pack packed, bit for bit, unless Epilogue::adds. The lhs of the problem is that
+  // of the plan; memory between its rows is read, too. The rhs is packed. `buffer` is aligned to kPanelAlignment.
+  void Run(const GemmProblem& problem, const GemmPanels& rhs, void* buffer, Executor* executor) const;
 
  private:
   // Limit on the number of planes. A block has one stream of lines per plane.

@@ -1,8 +1,9 @@
 #ifndef AQT_KERNELS_GEMM_DRIVER_H_
 #define AQT_KERNELS_GEMM_DRIVER_H_
 
-// The loops around a tile: blocking over columns and k, tails, scales, and storing finished tiles. All kernels share
-// one template; only the tile policy differs.
+// The loops around a tile: blocking over columns and k, tails, scales, and storing finished tiles. One template for all
+// kernels whose tiles are in vector registers; only the tile policy differs. The AMX kernels have loops of their own
+// (gemm_amx.cc): their tiles are configured, loaded and stored as a whole.
 //
 // A tile policy has
 //   kTarget                    the instructions it may use
@@ -124,9 +125,9 @@ static_assert(kMaxSumGroups * 4 * 255 * 128 < int64_t{1} << 31);
 
 // Below this many multiplications a second thread costs more than it saves (a wake-up takes 5 to 50 us).
 inline constexpr double kMinParallelWork = 2e6;
-// The number of threads for a product: all of the executor's if the product is large enough.
-inline int64_t NumThreads(const GemmArgs& args, const Executor* executor) {
-  const double work = static_cast<double>(args.batch) * args.m * args.n * args.k;
+// How many threads a product shall use: those of the executor, if it is large enough.
+inline int64_t NumThreads(const GemmProblem& problem, const Executor* executor) {
+  const double work = static_cast<double>(problem.batch) * problem.m * problem.n * problem.k;
   return executor == nullptr || work < kMinParallelWork ? 1 : executor->NumThreads();
 }
 // The work is split into at most this many parts per thread, so that a late or slow thread does less of it.
@@ -141,12 +142,12 @@ inline RowsAhead PartOf(const RowsAhead& ahead, int64_t i, int64_t n) {
   return part;
 }
 
-// Runs kernel.block, and then Epilogue::block on the output it stored.
-void RunBlock(const GemmKernel& kernel, const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t n0,
-              int64_t n1);
-// Runs the block epilogue, if there is one, on rows [m0, m1) and columns [n0, n1) of matrix b.
-void RunBlockEpilogue(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t n0, int64_t n1);
-// A block epilogue covers at least this many columns if the output has them, and this many elements at a time, which
+// kernel.block, and Epilogue::block on what it has stored.
+void RunBlock(const GemmKernel& kernel, const GemmProblem& problem, const GemmPanels& panels, int64_t b, int64_t m0,
+              int64_t m1, int64_t n0, int64_t n1);
+// The block epilogue, if there is one, of rows [m0, m1) and columns [n0, n1) of matrix b.
+void RunBlockEpilogue(const GemmProblem& problem, int64_t b, int64_t m0, int64_t m1, int64_t n0, int64_t n1);
+// A block epilogue goes over at least so many columns, if there are as many, and over so many elements at a time, which
 // are still in L2.
 inline constexpr int64_t kEpilogueColumns = 128, kEpilogueElements = 24 << 10;
 
@@ -156,11 +157,11 @@ void LoadScales(const float* scale, int64_t stride, int64_t index, int64_t count
 // The maximum number of columns of a tile.
 inline constexpr int64_t kMaxTileCols = 32;
 
-// Runs the epilogue on the finished sums sums[r * stride + j] (stride is the column count of the tile) for product rows
-// [m, m + rows) and columns [n, n + cols) of matrix b. Stores the result in any dtype with any strides.
-void FinishTile(Target target, const GemmArgs& args, int64_t b, int64_t m, int64_t rows, int64_t n, int64_t cols,
+// Runs the epilogue on the finished sums sums[r * stride + j] (stride is the tile's number of columns) for product rows
+// [m, m + rows) and columns [n, n + cols) of matrix b, and stores the result in any dtype and with any strides.
+void FinishTile(Target target, const GemmProblem& problem, int64_t b, int64_t m, int64_t rows, int64_t n, int64_t cols,
                 const int32_t* sums, int64_t stride);
-void FinishTile(Target target, const GemmArgs& args, int64_t b, int64_t m, int64_t rows, int64_t n, int64_t cols,
+void FinishTile(Target target, const GemmProblem& problem, int64_t b, int64_t m, int64_t rows, int64_t n, int64_t cols,
                 const float* sums, int64_t stride);
 
 // Turns a subnormal number into a zero of its sign if `flush`.
@@ -228,14 +229,15 @@ struct PanelRun {
 // avoids reading each line before it is written, and keeps the operands cached.
 inline constexpr int64_t kStreamBytes = 16 << 20;
 
-// Whether tiles of `tile_cols` columns of an f32 output that the kernel finishes in registers are streamed.
-inline bool StreamsOutput(const GemmArgs& args, int64_t tile_cols) {
+// Whether tiles of `tile_cols` columns of an f32 output, which a kernel finishes in registers, are streamed.
+inline bool StreamsOutput(const GemmProblem& problem, int64_t tile_cols) {
   const auto whole_lines = [](const AxisGroup& group) {
     return std::all_of(group.stride, group.stride + group.rank, [](int64_t stride) { return stride % 16 == 0; });
   };
-  return args.batch * args.m * args.n * 4 >= kStreamBytes && !args.epilogue.adds && args.epilogue.block == nullptr &&
-         tile_cols % 16 == 0 && reinterpret_cast<uintptr_t>(args.out) % 64 == 0 && whole_lines(args.out_batch) &&
-         whole_lines(args.out_rows);
+  const GemmOutput& out = problem.out;
+  return problem.batch * problem.m * problem.n * 4 >= kStreamBytes && !problem.epilogue.adds &&
+         problem.epilogue.block == nullptr && tile_cols % 16 == 0 && reinterpret_cast<uintptr_t>(out.data) % 64 == 0 &&
+         whole_lines(out.batch) && whole_lines(out.rows);
 }
 
 // The end of Multiply, for tile policies in plain C++.
@@ -262,15 +264,14 @@ enum class TileFinish : uint8_t {
 };
 
 template <class Acc>
-TileFinish TileFinishOf(const GemmArgs& args) {
-  if (args.out_rows.rank > 1 || args.out_cols.rank > 1 || args.out_cols.InnerStride() != 1) return TileFinish::kGeneral;
-  if (args.out_dtype == DType::kS32 && std::is_integral_v<Acc>) return TileFinish::kStore;
-  const Epilogue& epi = args.epilogue;
-  // Integer sums are 0 or at least 1 in magnitude, so their products with scales are hardly ever subnormal.
+TileFinish TileFinishOf(const GemmOutput& out, const Epilogue& epi) {
+  if (!out.HasRows()) return TileFinish::kGeneral;
+  if (out.dtype == DType::kS32 && std::is_integral_v<Acc>) return TileFinish::kStore;
+  // Sums of integers are at least 1 or 0, so their products with scales are hardly ever subnormal.
   if (std::is_integral_v<Acc> && epi.subnormals_are_zero) return TileFinish::kGeneral;
-  if (args.out_dtype == DType::kF32 && epi.IsF32()) return TileFinish::kF32;
-  if (args.out_dtype != DType::kBF16) return TileFinish::kGeneral;
-  // Every step rounds to bf16, or there is only one step. If a scale is absent, multiplying by 1 changes nothing.
+  if (out.dtype == DType::kF32 && epi.IsF32()) return TileFinish::kF32;
+  if (out.dtype != DType::kBF16) return TileFinish::kGeneral;
+  // Each step rounds to bf16, or there is one step. Where a scale is absent, a product with 1 changes nothing.
   const bool unscaled = epi.lhs_scale == nullptr && epi.rhs_scale == nullptr;
   const bool rounds = epi.sum_dtype == DType::kBF16 && (epi.lhs_scale == nullptr || epi.first_dtype == DType::kBF16) &&
                       (epi.rhs_scale == nullptr || epi.second_dtype == DType::kBF16);
@@ -281,9 +282,11 @@ TileFinish TileFinishOf(const GemmArgs& args) {
 template <class Tile>
 class BlockProduct {
  public:
-  BlockProduct(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t n0, int64_t n1)
-      : args_(args),
-        epi_(args.epilogue),
+  BlockProduct(const GemmProblem& problem, const GemmPanels& panels, int64_t b, int64_t m0, int64_t m1, int64_t n0,
+               int64_t n1)
+      : problem_(problem),
+        panels_(panels),
+        epi_(problem.epilogue),
         b_(b),
         m0_(m0),
         m1_(m1),
@@ -291,20 +294,20 @@ class BlockProduct {
         n1_(n1),
         // Widening a block costs about as much as it saves on one tile.
         widen_(kCanWiden && m1 - m0 >= 4 * kMr),
-        groups_(Tile::kLhs.NumGroups(args.k)),
-        lhs_panel_bytes_(Tile::kLhs.PanelBytes(args.k)),
-        rhs_panel_bytes_(Tile::kRhs.PanelBytes(args.k)),
-        rhs_(static_cast<const char*>(args.rhs) + b * args.rhs_batch_bytes + n0 / kNr * rhs_panel_bytes_),
-        finish_(TileFinishOf<Acc>(args)),
-        streams_(finish_ == TileFinish::kF32 && StreamsOutput(args, kNr)),
+        groups_(Tile::kLhs.NumGroups(problem.k)),
+        lhs_panel_bytes_(Tile::kLhs.PanelBytes(problem.k)),
+        rhs_panel_bytes_(Tile::kRhs.PanelBytes(problem.k)),
+        rhs_(static_cast<const char*>(panels.rhs) + b * panels.rhs_batch_bytes + n0 / kNr * rhs_panel_bytes_),
+        finish_(TileFinishOf<Acc>(problem.out, problem.epilogue)),
+        streams_(finish_ == TileFinish::kF32 && StreamsOutput(problem, kNr)),
         scaled_(epi_.lhs_scale != nullptr || epi_.rhs_scale != nullptr),
-        row_stride_(args.out_rows.rank == 0 ? 0 : args.out_rows.stride[0]),
-        out_offset_(args.out_batch.Offset(b)) {}
+        row_stride_(problem.out.rows.rank == 0 ? 0 : problem.out.rows.stride[0]),
+        out_offset_(problem.out.batch.Offset(b)) {}
 
   void Run() {
     // Blocks have equal size, so that the last one is not a short remainder. A few rows read a whole panel in one pass.
     MakeTiles();
-    const bool has_lines = args_.lhs_lines != nullptr;
+    const bool has_lines = panels_.lhs_lines != nullptr;
     const bool lhs_fits = has_lines || num_tiles_ * lhs_panel_bytes_ <= kBlockBytes;
     const int64_t one_block_groups = has_lines && !kCanWiden ? kLinesPanelBytes / kGroupBytes : kOneBlockGroups;
     const bool is_one_block = m1_ - m0_ <= kMaxPiece || (lhs_fits && groups_ <= one_block_groups);
@@ -319,7 +322,7 @@ class BlockProduct {
     }
     const int64_t first = num_blocks == 1 ? RunPanels() : n0_;
     const int64_t chunk = num_blocks == 1 || lhs_fits ? kNr : kChunkPanels * kNr;
-    ahead_ = FetchAhead(args_.ahead, std::max<int64_t>(1, num_blocks * num_tiles_ * CeilDiv(n1_ - n0_, kNr)));
+    ahead_ = FetchAhead(panels_.ahead, std::max<int64_t>(1, num_blocks * num_tiles_ * CeilDiv(n1_ - n0_, kNr)));
     for (int64_t chunk0 = first; chunk0 < n1_; chunk0 += chunk) {
       const int64_t chunk1 = std::min(n1_, chunk0 + chunk);
       int64_t g = 0;
@@ -368,8 +371,8 @@ class BlockProduct {
   };
 
   void MakeTiles() {
-    const char* const lhs = static_cast<const char*>(args_.lhs) + b_ * args_.lhs_batch_bytes;
-    const LhsLines* const lines = args_.lhs_lines;
+    const char* const lhs = static_cast<const char*>(panels_.lhs) + b_ * panels_.lhs_batch_bytes;
+    const LhsLines* const lines = panels_.lhs_lines;
     const int64_t run = lines == nullptr ? 0 : lines->positions.InnerSize();
     for (int64_t m = m0_; m < m1_; m += tiles_[num_tiles_++].rows) {
       TileRows& tile = tiles_[num_tiles_];
@@ -391,7 +394,7 @@ class BlockProduct {
       const bool one_piece = std::has_single_bit(static_cast<uint64_t>(rows)) && rows <= kMaxPiece;
       const bool short_rhs = kMr == kMaxPiece && panels * rhs_panel_bytes_ <= kShortRhsBytes;
       const bool pays = one_piece || (epi_.adds && rows <= kMr) || short_rhs;
-      if (finish_ != TileFinish::kF32 || streams_ || !pays || args_.lhs_lines != nullptr) return n0_;
+      if (finish_ != TileFinish::kF32 || streams_ || !pays || panels_.lhs_lines != nullptr) return n0_;
       const float* const scale = epi_.rhs_scale == nullptr ? nullptr : epi_.rhs_scale + b_ * epi_.rhs_batch_stride;
       const bool dense = scale != nullptr && epi_.rhs_stride == 1;
       if (!dense) LoadScales(scale, epi_.rhs_stride, n0_, kNr, col_scales_);
@@ -399,17 +402,18 @@ class BlockProduct {
         const TileRows& tile = tiles_[i];
         const TileScales scales{row_scales_ + (tile.m - m0_), dense ? scale + n0_ : col_scales_, scaled_,
                                 epi_.rhs_first, epi_.adds};
-        RunPanelsOf(tile.rows, {.lhs = tile.lhs,
-                                .rhs = rhs_,
-                                .panels = panels,
-                                .rhs_panel_bytes = rhs_panel_bytes_,
-                                .groups = groups_,
-                                .corrects = kCorrects,
-                                .fetch = short_rhs ? 0 : kFetchBytes,
-                                .scales = scales,
-                                .col_step = dense ? kNr : 0,
-                                .out = static_cast<float*>(args_.out) + out_offset_ + tile.m * row_stride_ + n0_,
-                                .out_stride = row_stride_});
+        RunPanelsOf(tile.rows,
+                    {.lhs = tile.lhs,
+                     .rhs = rhs_,
+                     .panels = panels,
+                     .rhs_panel_bytes = rhs_panel_bytes_,
+                     .groups = groups_,
+                     .corrects = kCorrects,
+                     .fetch = short_rhs ? 0 : kFetchBytes,
+                     .scales = scales,
+                     .col_step = dense ? kNr : 0,
+                     .out = static_cast<float*>(problem_.out.data) + out_offset_ + tile.m * row_stride_ + n0_,
+                     .out_stride = row_stride_});
       }
       return n0_ + panels * kNr;
     }
@@ -461,9 +465,9 @@ class BlockProduct {
       const TileRows& tile = tiles_[i];
       ahead_.Fetch();
       const Acc* init = g == 0 ? start : sums;
-      const TileLhs lhs = args_.lhs_lines == nullptr
+      const TileLhs lhs = panels_.lhs_lines == nullptr
                               ? TileLhs{tile.lhs + g * 4 * kMr}
-                              : TileLhs{tile.lhs, args_.lhs_lines->steps + g / PanelFormat::kStepGroups};
+                              : TileLhs{tile.lhs, panels_.lhs_lines->steps + g / PanelFormat::kStepGroups};
       RunTile({tile.m, tile.rows, n, cols, count, lhs, init, g == 0 ? 0 : kNr, is_last, sums, i == 0 ? fetch : 0},
               block);
     }
@@ -490,7 +494,7 @@ class BlockProduct {
     const bool is_full = step.rows == R && step.cols == kNr;
     if (finish_ == TileFinish::kGeneral || (epi_.adds && !is_full)) {
       sum_into(finished_, kNr);
-      FinishTile(Tile::kTarget, args_, b_, step.m, step.rows, step.n, step.cols, finished_, kNr);
+      FinishTile(Tile::kTarget, problem_, b_, step.m, step.rows, step.n, step.cols, finished_, kNr);
       return;
     }
     const auto multiply_into = [&]<class T>(T* tile, int64_t stride) {
@@ -512,12 +516,13 @@ class BlockProduct {
         CopyPart<kNr>(reinterpret_cast<T*>(part_), step.rows, step.cols, out, row_stride_);
       }
     };
-    if (finish_ == TileFinish::kF32) store(static_cast<float*>(args_.out), multiply_into);
-    else if (finish_ == TileFinish::kBF16) store(static_cast<BFloat16*>(args_.out), multiply_into);
-    else store(static_cast<Acc*>(args_.out), sum_into);
+    if (finish_ == TileFinish::kF32) store(static_cast<float*>(problem_.out.data), multiply_into);
+    else if (finish_ == TileFinish::kBF16) store(static_cast<BFloat16*>(problem_.out.data), multiply_into);
+    else store(static_cast<Acc*>(problem_.out.data), sum_into);
   }
 
-  const GemmArgs& args_;
+  const GemmProblem& problem_;
+  const GemmPanels& panels_;
   const Epilogue& epi_;
   const int64_t b_, m0_, m1_, n0_, n1_;
   const bool widen_;
@@ -539,8 +544,9 @@ class BlockProduct {
 
 // Implements GemmKernel::block.
 template <class Tile>
-void GemmBlock(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t n0, int64_t n1) {
-  BlockProduct<Tile>(args, b, m0, m1, n0, n1).Run();
+void GemmBlock(const GemmProblem& problem, const GemmPanels& panels, int64_t b, int64_t m0, int64_t m1, int64_t n0,
+               int64_t n1) {
+  BlockProduct<Tile>(problem, panels, b, m0, m1, n0, n1).Run();
 }
 
 // Implements GemmKernel::add_block.

@@ -79,21 +79,23 @@ void AddRows(int64_t rows, const float* lhs, int64_t lhs_row, const float* rhs, 
 
 // Computes columns [n0, n1) of matrix b, at most kFewRowsChunk. `lhs` is dense.
 template <bool kFlush>
-void MultiplyChunkAs(const GemmKernel& kernel, const float* lhs, const Operand& rhs, const GemmArgs& args, int64_t b,
-                     int64_t n0, int64_t n1) {
+void MultiplyChunkAs(const GemmKernel& kernel, const float* lhs, const GemmProblem& problem, int64_t b, int64_t n0,
+                     int64_t n1) {
+  const Operand& rhs = problem.rhs;
+  const int64_t m = problem.m;
   const int64_t row = rhs.rows.InnerStride(), step = rhs.k.InnerStride();
   const float* const matrix = static_cast<const float*>(rhs.data) + rhs.batch.Offset(b);
   const bool in_place = row == 1;
   const int64_t max_steps = in_place ? kRowsInPlace : kPackedSteps;
   alignas(64) float sums[kMaxFewRows * kFewRowsChunk], packed[kPackedSteps * kTileCols];
-  std::fill_n(sums, args.m * ((n1 - n0 + kTileCols - 1) / kTileCols * kTileCols), 0.0f);
-  for (int64_t k = 0; k < args.k; k += max_steps) {
-    const int64_t steps = std::min(max_steps, args.k - k);
+  std::fill_n(sums, problem.m * ((n1 - n0 + kTileCols - 1) / kTileCols * kTileCols), 0.0f);
+  for (int64_t k = 0; k < problem.k; k += max_steps) {
+    const int64_t steps = std::min(max_steps, problem.k - k);
     float* tile = sums;
-    for (int64_t n = n0; n < n1; n += kTileCols, tile += args.m * kTileCols) {
+    for (int64_t n = n0; n < n1; n += kTileCols, tile += problem.m * kTileCols) {
       const float* const from = matrix + n * row + k * step;
       if (in_place && n1 - n >= kTileCols) {
-        AddRows<kFlush>(args.m, lhs + k, args.k, from, step, steps, tile);
+        AddRows<kFlush>(problem.m, lhs + k, problem.k, from, step, steps, tile);
         continue;
       }
       Operand piece;
@@ -101,25 +103,25 @@ void MultiplyChunkAs(const GemmKernel& kernel, const float* lhs, const Operand& 
       piece.rows = AxisGroup::Of(std::min(kTileCols, n1 - n), row);
       piece.k = AxisGroup::Of(steps, step);
       Pack(kernel.target, kernel.rhs, piece, packed, nullptr, kFlush);
-      AddRows<kFlush>(args.m, lhs + k, args.k, packed, kTileCols, steps, tile);
+      AddRows<kFlush>(problem.m, lhs + k, problem.k, packed, kTileCols, steps, tile);
     }
   }
   const float* tile = sums;
-  for (int64_t n = n0; n < n1; n += kTileCols, tile += args.m * kTileCols) {
-    internal::FinishTile(kernel.target, args, b, 0, args.m, n, std::min(kTileCols, n1 - n), tile, kTileCols);
+  for (int64_t n = n0; n < n1; n += kTileCols, tile += problem.m * kTileCols) {
+    internal::FinishTile(kernel.target, problem, b, 0, problem.m, n, std::min(kTileCols, n1 - n), tile, kTileCols);
   }
-  internal::RunBlockEpilogue(args, b, 0, args.m, n0, n1);
+  internal::RunBlockEpilogue(problem, b, 0, problem.m, n0, n1);
 }
 
-void MultiplyChunk(const GemmKernel& kernel, const float* lhs, const Operand& rhs, bool subnormals_are_zero,
-                   const GemmArgs& args, int64_t b, int64_t n0, int64_t n1) {
-  if (subnormals_are_zero) MultiplyChunkAs<true>(kernel, lhs, rhs, args, b, n0, n1);
-  else MultiplyChunkAs<false>(kernel, lhs, rhs, args, b, n0, n1);
+void MultiplyChunk(const GemmKernel& kernel, const float* lhs, const GemmProblem& problem, int64_t b, int64_t n0,
+                   int64_t n1) {
+  if (problem.subnormals_are_zero) MultiplyChunkAs<true>(kernel, lhs, problem, b, n0, n1);
+  else MultiplyChunkAs<false>(kernel, lhs, problem, b, n0, n1);
 }
 
 #else
 
-void MultiplyChunk(const GemmKernel&, const float*, const Operand&, bool, const GemmArgs&, int64_t, int64_t, int64_t) {
+void MultiplyChunk(const GemmKernel&, const float*, const GemmProblem&, int64_t, int64_t, int64_t) {
   AQT_CHECK(!"ShouldMultiplyFewRows");
 }
 
@@ -142,29 +144,29 @@ bool ShouldMultiplyFewRows(const GemmKernel& kernel, const Operand& lhs, const O
 
 int64_t FewRowsFloats(const Operand& lhs) { return lhs.batch.Count() * lhs.rows.Count() * lhs.k.Count(); }
 
-void MultiplyFewRows(const GemmKernel& kernel, const Operand& lhs, const Operand& rhs, bool subnormals_are_zero,
-                     const GemmArgs& args, float* lhs_rows, Executor* executor) {
+void MultiplyFewRows(const GemmKernel& kernel, const GemmProblem& problem, float* lhs_rows, Executor* executor) {
+  const Operand& lhs = problem.lhs;
   const float* const from = static_cast<const float*>(lhs.data);
   float* to = lhs_rows;
-  for (int64_t b = 0; b < args.batch; ++b) {
-    for (int64_t m = 0; m < args.m; ++m) {
+  for (int64_t b = 0; b < problem.batch; ++b) {
+    for (int64_t m = 0; m < problem.m; ++m) {
       const float* const row = from + lhs.batch.Offset(b) + lhs.rows.Offset(m);
-      for (int64_t k = 0; k < args.k; ++k) *to++ = internal::FlushedIf(subnormals_are_zero, row[lhs.k.Offset(k)]);
+      for (int64_t k = 0; k < problem.k; ++k)
+        *to++ = internal::FlushedIf(problem.subnormals_are_zero, row[lhs.k.Offset(k)]);
     }
   }
-  const int64_t chunks = (args.n + kFewRowsChunk - 1) / kFewRowsChunk;
-  // Matrices that share an output are accumulated in order.
-  const int64_t together = args.epilogue.adds ? args.batch : 1;
+  const int64_t chunks = (problem.n + kFewRowsChunk - 1) / kFewRowsChunk;
+  // Matrices with a common output are added up in order.
+  const int64_t together = problem.epilogue.adds ? problem.batch : 1;
   const auto run = [&](int64_t task) {
     const int64_t first = task / chunks * together, n = task % chunks * kFewRowsChunk;
     for (int64_t b = first; b < first + together; ++b) {
       AQT_HWY_DISPATCH(kernel.target, MultiplyChunk)
-      (kernel, lhs_rows + b * args.m * args.k, rhs, subnormals_are_zero, args, b, n,
-       std::min(args.n, n + kFewRowsChunk));
+      (kernel, lhs_rows + b * problem.m * problem.k, problem, b, n, std::min(problem.n, n + kFewRowsChunk));
     }
   };
-  const int64_t tasks = args.batch / std::max<int64_t>(1, together) * chunks;
-  if (internal::NumThreads(args, executor) == 1) {
+  const int64_t tasks = problem.batch / std::max<int64_t>(1, together) * chunks;
+  if (internal::NumThreads(problem, executor) == 1) {
     for (int64_t task = 0; task < tasks; ++task) run(task);
   } else {
     executor->ParallelFor(tasks, run);

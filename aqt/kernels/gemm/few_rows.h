@@ -28,10 +28,8 @@ bool ShouldMultiplyFewRows(const GemmKernel& kernel, const Operand& lhs, const O
 // Floats in `lhs_rows`, a dense copy of the lhs.
 int64_t FewRowsFloats(const Operand& lhs);
 
-// Computes what RunGemm(kernel, args, executor) would for operands packed by Pack, bit for bit. The panels in args are
-// ignored.
-void MultiplyFewRows(const GemmKernel& kernel, const Operand& lhs, const Operand& rhs, bool subnormals_are_zero,
-                     const GemmArgs& args, float* lhs_rows, Executor* executor);
+// What RunGemm gives for operands that Pack packed, bit for bit.
+void MultiplyFewRows(const GemmKernel& kernel, const GemmProblem& problem, float* lhs_rows, Executor* executor);
 
 }  // namespace aqt::kernels
 

@@ -54,18 +54,17 @@ class FewRowsTest : public ::testing::Test {
     epilogue.lhs_scale = row_scale.data();
     epilogue.rhs_scale = col_scale.data();
     std::vector<float> expected(c.batch * c.m * c.n, 0.5f), got = expected;
-    GemmArgs args = GemmArgs::Dense(c.batch, c.m, c.n, c.k, DType::kF32, expected.data());
-    args.epilogue = epilogue;
-    if (epilogue.adds) args.out_batch = AxisGroup::Of(c.batch, 0);
+    GemmProblem problem = GemmProblem::Of(lhs, rhs, GemmOutput::Dense(expected.data(), DType::kF32, c.m, c.n, c.batch));
+    problem.epilogue = epilogue;
+    problem.subnormals_are_zero = zeros;
+    if (epilogue.adds) problem.out.batch = AxisGroup::Of(c.batch, 0);
 
     const PackedOperands panels(kernel, lhs, rhs, zeros);
-    panels.PutInto(kernel, args);
-    RunGemm(kernel, args, nullptr);
+    RunGemm(kernel, problem, panels.Panels(kernel, problem), nullptr);
 
-    args.lhs = args.rhs = nullptr;
-    args.out = got.data();
+    problem.out.data = got.data();
     std::vector<float> lhs_rows(FewRowsFloats(lhs));
-    MultiplyFewRows(kernel, lhs, rhs, zeros, args, lhs_rows.data(), executor);
+    MultiplyFewRows(kernel, problem, lhs_rows.data(), executor);
     EXPECT_EQ(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)), 0)
         << absl::StrCat(kernel.name, " ", c.batch, " x ", c.m, " x ", c.n, " x ", c.k, c.rhs_in_place ? "" : " packed",
                         zeros ? "" : " with subnormals");

@@ -108,30 +108,31 @@ void PlaceLine(const T* line, int64_t cols, const AxisGroup& axes, int64_t n, co
 constexpr int64_t kRowsAhead = 16;
 
 template <class Acc, class T>
-void FinishTileAs(const GemmArgs& args, int64_t b, int64_t m, int64_t rows, int64_t n, int64_t cols, const Acc* sums,
-                  int64_t stride) {
-  const Epilogue& epi = args.epilogue;
-  const bool is_contiguous = args.out_cols.rank <= 1 && args.out_cols.InnerStride() == 1;
+void FinishTileAs(const GemmProblem& problem, int64_t b, int64_t m, int64_t rows, int64_t n, int64_t cols,
+                  const Acc* sums, int64_t stride) {
+  const GemmOutput& out = problem.out;
+  const Epilogue& epi = problem.epilogue;
+  const bool is_contiguous = out.cols.rank <= 1 && out.cols.InnerStride() == 1;
   const bool in_place = is_contiguous && cols == stride && !epi.adds && !std::is_same_v<T, int32_t>;
   const LineFinisher<Acc, T> finish_line = LineFinisherFor<Acc, T>(epi);
   int64_t col_offsets[kMaxTileCols];
-  for (int64_t j = 0; j < cols && !in_place; ++j) col_offsets[j] = args.out_cols.Offset(n + j);
+  for (int64_t j = 0; j < cols && !in_place; ++j) col_offsets[j] = out.cols.Offset(n + j);
   float col_scales[kMaxTileCols] = {};
   const float* const lhs_scale = epi.lhs_scale == nullptr ? nullptr : epi.lhs_scale + b * epi.lhs_batch_stride;
   if (epi.rhs_scale != nullptr) {
     const float* from = epi.rhs_scale + b * epi.rhs_batch_stride;
     for (int64_t j = 0; j < cols; ++j) col_scales[j] = from[(n + j) * epi.rhs_stride];
   }
-  T* const out = static_cast<T*>(args.out) + args.out_batch.Offset(b);
-  const int64_t fetched = is_contiguous && args.out_rows.rank <= 1 ? rows : 0;
+  T* const to = static_cast<T*>(out.data) + out.batch.Offset(b);
+  const int64_t fetched = is_contiguous && out.rows.rank <= 1 ? rows : 0;
   for (int64_t r = 0; r < std::min(kRowsAhead, fetched); ++r) {
-    PrefetchRowForWriting(out + args.out_rows.Offset(m + r) + n, cols);
+    PrefetchRowForWriting(to + out.rows.Offset(m + r) + n, cols);
   }
   for (int64_t r = 0; r < rows; ++r, sums += stride) {
-    T* const row = out + args.out_rows.Offset(m + r);
-    if (r + kRowsAhead < fetched) PrefetchRowForWriting(row + kRowsAhead * args.out_rows.InnerStride() + n, cols);
+    T* const row = to + out.rows.Offset(m + r);
+    if (r + kRowsAhead < fetched) PrefetchRowForWriting(row + kRowsAhead * out.rows.InnerStride() + n, cols);
     if constexpr (std::is_same_v<T, int32_t>) {
-      PlaceLine(sums, cols, args.out_cols, n, col_offsets, row);
+      PlaceLine(sums, cols, out.cols, n, col_offsets, row);
     } else {
       T buffer[kMaxTileCols];
       T* const line = in_place ? row + n : buffer;
@@ -143,35 +144,35 @@ void FinishTileAs(const GemmArgs& args, int64_t b, int64_t m, int64_t rows, int6
           line[j] = FlushedIf(epi.subnormals_are_zero, row[col_offsets[j]] + line[j]);
         }
       }
-      PlaceLine(line, cols, args.out_cols, n, col_offsets, row);
+      PlaceLine(line, cols, out.cols, n, col_offsets, row);
     }
   }
 }
 
 template <class Acc>
-void FinishAnyTile(const GemmArgs& args, int64_t b, int64_t m, int64_t rows, int64_t n, int64_t cols, const Acc* sums,
-                   int64_t stride) {
+void FinishAnyTile(const GemmProblem& problem, int64_t b, int64_t m, int64_t rows, int64_t n, int64_t cols,
+                   const Acc* sums, int64_t stride) {
   AQT_DCHECK(stride <= kMaxTileCols);
-  switch (args.out_dtype) {
-    case DType::kF32: return FinishTileAs<Acc, float>(args, b, m, rows, n, cols, sums, stride);
-    case DType::kBF16: return FinishTileAs<Acc, BFloat16>(args, b, m, rows, n, cols, sums, stride);
-    case DType::kF16: return FinishTileAs<Acc, Float16>(args, b, m, rows, n, cols, sums, stride);
+  switch (problem.out.dtype) {
+    case DType::kF32: return FinishTileAs<Acc, float>(problem, b, m, rows, n, cols, sums, stride);
+    case DType::kBF16: return FinishTileAs<Acc, BFloat16>(problem, b, m, rows, n, cols, sums, stride);
+    case DType::kF16: return FinishTileAs<Acc, Float16>(problem, b, m, rows, n, cols, sums, stride);
     case DType::kS32:
       if constexpr (std::is_same_v<Acc, int32_t>) {
-        return FinishTileAs<Acc, int32_t>(args, b, m, rows, n, cols, sums, stride);
+        return FinishTileAs<Acc, int32_t>(problem, b, m, rows, n, cols, sums, stride);
       }
       [[fallthrough]];
     default: AQT_CHECK(!"RunGemm: the output is f32, bf16, f16 or, of integers, s32");
   }
 }
 
-void FinishS32(const GemmArgs& args, int64_t b, int64_t m, int64_t rows, int64_t n, int64_t cols, const int32_t* sums,
-               int64_t stride) {
-  FinishAnyTile(args, b, m, rows, n, cols, sums, stride);
+void FinishS32(const GemmProblem& problem, int64_t b, int64_t m, int64_t rows, int64_t n, int64_t cols,
+               const int32_t* sums, int64_t stride) {
+  FinishAnyTile(problem, b, m, rows, n, cols, sums, stride);
 }
-void FinishF32(const GemmArgs& args, int64_t b, int64_t m, int64_t rows, int64_t n, int64_t cols, const float* sums,
-               int64_t stride) {
-  FinishAnyTile(args, b, m, rows, n, cols, sums, stride);
+void FinishF32(const GemmProblem& problem, int64_t b, int64_t m, int64_t rows, int64_t n, int64_t cols,
+               const float* sums, int64_t stride) {
+  FinishAnyTile(problem, b, m, rows, n, cols, sums, stride);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -181,13 +182,13 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace aqt::kernels::internal {
 
-void FinishTile(Target target, const GemmArgs& args, int64_t b, int64_t m, int64_t rows, int64_t n, int64_t cols,
+void FinishTile(Target target, const GemmProblem& problem, int64_t b, int64_t m, int64_t rows, int64_t n, int64_t cols,
                 const int32_t* sums, int64_t stride) {
-  AQT_HWY_DISPATCH(target, FinishS32)(args, b, m, rows, n, cols, sums, stride);
+  AQT_HWY_DISPATCH(target, FinishS32)(problem, b, m, rows, n, cols, sums, stride);
 }
-void FinishTile(Target target, const GemmArgs& args, int64_t b, int64_t m, int64_t rows, int64_t n, int64_t cols,
+void FinishTile(Target target, const GemmProblem& problem, int64_t b, int64_t m, int64_t rows, int64_t n, int64_t cols,
                 const float* sums, int64_t stride) {
-  AQT_HWY_DISPATCH(target, FinishF32)(args, b, m, rows, n, cols, sums, stride);
+  AQT_HWY_DISPATCH(target, FinishF32)(problem, b, m, rows, n, cols, sums, stride);
 }
 
 }  // namespace aqt::kernels::internal

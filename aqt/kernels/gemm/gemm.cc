@@ -1,6 +1,7 @@
 #include "aqt/kernels/gemm/gemm.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "aqt/core/ceil_div.h"
 #include "aqt/core/check.h"
@@ -20,28 +21,29 @@ void LoadScales(const float* scale, int64_t stride, int64_t index, int64_t count
   }
 }
 
-void RunBlockEpilogue(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t n0, int64_t n1) {
-  if (args.epilogue.block == nullptr) return;
-  AQT_DCHECK(args.HasBlocks());
-  args.epilogue.block->Run(
-      {.offset = args.epilogue.block_offset + args.out_batch.Offset(b) + args.out_rows.Offset(m0) + n0,
-       .rows = m1 - m0,
-       .columns = n1 - n0,
-       .row_stride = args.out_rows.rank == 0 ? 0 : args.out_rows.InnerStride()});
+void RunBlockEpilogue(const GemmProblem& problem, int64_t b, int64_t m0, int64_t m1, int64_t n0, int64_t n1) {
+  const Epilogue& epilogue = problem.epilogue;
+  if (epilogue.block == nullptr) return;
+  AQT_DCHECK(problem.HasBlocks());
+  const GemmOutput& out = problem.out;
+  epilogue.block->Run({.offset = epilogue.block_offset + out.batch.Offset(b) + out.rows.Offset(m0) + n0,
+                       .rows = m1 - m0,
+                       .columns = n1 - n0,
+                       .row_stride = out.rows.rank == 0 ? 0 : out.rows.InnerStride()});
 }
 
-void RunBlock(const GemmKernel& kernel, const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t n0,
-              int64_t n1) {
-  if (args.epilogue.block == nullptr) return kernel.block(args, b, m0, m1, n0, n1);
+void RunBlock(const GemmKernel& kernel, const GemmProblem& problem, const GemmPanels& panels, int64_t b, int64_t m0,
+              int64_t m1, int64_t n0, int64_t n1) {
+  if (problem.epilogue.block == nullptr) return kernel.block(problem, panels, b, m0, m1, n0, n1);
   const int64_t unit = CeilDiv(kEpilogueColumns, kernel.rhs.width) * kernel.rhs.width;
   const int64_t columns = std::max<int64_t>(1, kEpilogueElements / ((m1 - m0) * unit)) * unit;
   const int64_t count = CeilDiv(n1 - n0, columns);
-  GemmArgs own = args;
+  GemmPanels own = panels;
   for (int64_t i = 0; i < count; ++i) {
     const int64_t first = n0 + i * columns, last = std::min(n1, first + columns);
-    own.ahead = PartOf(args.ahead, i, count);
-    kernel.block(own, b, m0, m1, first, last);
-    RunBlockEpilogue(args, b, m0, m1, first, last);
+    own.ahead = PartOf(panels.ahead, i, count);
+    kernel.block(problem, own, b, m0, m1, first, last);
+    RunBlockEpilogue(problem, b, m0, m1, first, last);
   }
 }
 
@@ -87,23 +89,23 @@ Cut EvenTasks(const Cut& least, int64_t per_thread, int64_t batch, int64_t m_pan
   return best;
 }
 
-void Run(const GemmKernel& kernel, const GemmArgs& args, Executor* executor) {
+void Run(const GemmKernel& kernel, const GemmProblem& problem, const GemmPanels& panels, Executor* executor) {
   const int64_t mr = kernel.lhs.width, nr = kernel.rhs.width;
-  const int64_t m_panels = kernel.lhs.NumPanels(args.m), n_panels = kernel.rhs.NumPanels(args.n);
-  const int64_t threads = internal::NumThreads(args, executor);
+  const int64_t m_panels = kernel.lhs.NumPanels(problem.m), n_panels = kernel.rhs.NumPanels(problem.n);
+  const int64_t threads = internal::NumThreads(problem, executor);
 
-  // Accumulated sums stay in L2 from one matrix of the batch to the next.
-  const bool adds = args.epilogue.adds;
-  const int64_t batch_tasks = adds ? 1 : args.batch;
+  // What is added up stays in L2 from one matrix of the batch to the next.
+  const bool adds = problem.epilogue.adds;
+  const int64_t batch_tasks = adds ? 1 : problem.batch;
 
-  // Panels per task: all columns of a block of rows that fits L2, split further until all threads have equal work.
-  const int64_t fit = kernel.block_bytes / std::max<int64_t>(1, kernel.lhs.PanelBytes(args.k));
+  // Panels per task: all columns of a block of rows that fits L2; cut further until all threads have as much work.
+  const int64_t fit = kernel.block_bytes / std::max<int64_t>(1, kernel.lhs.PanelBytes(problem.k));
   const int64_t max_panels = kernel.block_rows / mr;
   Cut cut = {.m_tasks = CeilDiv(m_panels, std::clamp<int64_t>(fit, 1, max_panels))};
-  const int64_t added_columns = std::max(kMinAddedColumns, kAddedBytes / (args.m * int64_t{sizeof(float)}));
-  if (adds) cut.n_tasks = std::clamp<int64_t>(args.n / added_columns, 1, n_panels);
-  // A task of accumulating products jumps from matrix to matrix. With few rows, reading takes all the time, and long
-  // runs are read faster.
+  const int64_t added_columns = std::max(kMinAddedColumns, kAddedBytes / (problem.m * int64_t{sizeof(float)}));
+  if (adds) cut.n_tasks = std::clamp<int64_t>(problem.n / added_columns, 1, n_panels);
+  // A task of products that are added up jumps from matrix to matrix. With few rows the reading takes all the time, and
+  // long runs are read faster.
   const int64_t per_thread = adds && m_panels == 1 ? 1 : internal::kPartsPerThread;
   if (threads > 1) cut = EvenTasks(cut, per_thread, batch_tasks, m_panels, n_panels, threads);
   const int64_t m_tasks = cut.m_tasks, n_tasks = cut.n_tasks;
@@ -111,9 +113,9 @@ void Run(const GemmKernel& kernel, const GemmArgs& args, Executor* executor) {
     const int64_t n_task = task % n_tasks, m_task = task / n_tasks % m_tasks, b = task / n_tasks / m_tasks;
     const int64_t m0 = m_panels * m_task / m_tasks * mr, m1 = m_panels * (m_task + 1) / m_tasks * mr;
     const int64_t n0 = n_panels * n_task / n_tasks * nr, n1 = n_panels * (n_task + 1) / n_tasks * nr;
-    const int64_t first = adds ? 0 : b, last = adds ? args.batch : b + 1;
+    const int64_t first = adds ? 0 : b, last = adds ? problem.batch : b + 1;
     for (int64_t i = first; i < last; ++i) {
-      internal::RunBlock(kernel, args, i, m0, std::min(m1, args.m), n0, std::min(n1, args.n));
+      internal::RunBlock(kernel, problem, panels, i, m0, std::min(m1, problem.m), n0, std::min(n1, problem.n));
     }
   };
   const int64_t tasks = batch_tasks * m_tasks * n_tasks;
@@ -126,9 +128,20 @@ void Run(const GemmKernel& kernel, const GemmArgs& args, Executor* executor) {
 
 }  // namespace
 
-void RunGemm(const GemmKernel& kernel, const GemmArgs& args, Executor* executor) {
-  if (args.batch == 0 || args.m == 0 || args.n == 0) return;
-  internal::RunReported(kernel, args, [&] { Run(kernel, args, executor); });
+void GemmProblem::ExchangeOperands() {
+  std::swap(m, n);
+  std::swap(lhs, rhs);
+  std::swap(out.rows, out.cols);
+  std::swap(epilogue.lhs_scale, epilogue.rhs_scale);
+  std::swap(epilogue.lhs_stride, epilogue.rhs_stride);
+  std::swap(epilogue.lhs_batch_stride, epilogue.rhs_batch_stride);
+  std::swap(epilogue.first_dtype, epilogue.second_dtype);
+  epilogue.rhs_first = !epilogue.rhs_first;
+}
+
+void RunGemm(const GemmKernel& kernel, const GemmProblem& problem, const GemmPanels& panels, Executor* executor) {
+  if (problem.batch == 0 || problem.m == 0 || problem.n == 0) return;
+  internal::RunReported(kernel, problem, [&] { Run(kernel, problem, panels, executor); });
 }
 
 }  // namespace aqt::kernels

@@ -7,7 +7,7 @@
 //   const GemmKernel& kernel = ChooseGemm({}, BestTarget(), m);  // gemm_table.h
 //   Pack(kernel.target, kernel.rhs, weights, rhs_panels, executor);
 //   QuantizePack(kernel.target, kernel.lhs, {.src = x, .scale = x_scale, .panels = lhs_panels}, rule, executor);
-//   RunGemm(kernel, args, executor);
+//   RunGemm(kernel, problem, {.lhs = lhs_panels, .rhs = rhs_panels}, executor);
 
 #include <cstdint>
 
@@ -44,8 +44,8 @@ struct Epilogue {
   // Accumulate instead of step 4: out = out + value, rounded. The output is f32. Matrices of a batch may share an
   // output; they are accumulated in order.
   bool adds = false;
-  // Null, or run on each block of the output after it is stored; GemmArgs::HasBlocks must hold. block_offset is the
-  // offset of this output within the full output that the blocks index.
+  // Null, or run on each block of the output when it is stored; GemmProblem::HasBlocks must hold. The output begins at
+  // element block_offset of that which blocks are a part of.
   BlockEpilogue* block = nullptr;
   int64_t block_offset = 0;
 
@@ -53,16 +53,55 @@ struct Epilogue {
   bool IsF32() const { return sum_dtype == DType::kF32 && first_dtype == DType::kF32 && second_dtype == DType::kF32; }
 };
 
-// Whether the output can be described by OutputBlocks.
-inline bool HasBlocks(const AxisGroup& out_rows, const AxisGroup& out_cols) {
-  return out_rows.rank <= 1 && out_cols.rank <= 1 && out_cols.InnerStride() == 1;
-}
+// Where a product is stored: element (b, m, n) at data + batch.Offset(b) + rows.Offset(m) + cols.Offset(n) elements.
+// Any strides that address each element once (but see Epilogue::adds); fastest if columns have stride 1.
+struct GemmOutput {
+  void* data = nullptr;
+  DType dtype = DType::kF32;  // s32 (the sums themselves, no epilogue; s8 kernels only), f32, bf16 or f16
+  AxisGroup batch = {}, rows = {}, cols = {};
 
-// An lhs whose rows overlap, like the windows of a convolution. Each line of 64 bytes is stored once instead of once
-// per row that contains it (gemm_by_lines.h). Step i of 16 groups of row m is the line at
-//   GemmArgs::lhs + 64 * (positions.Offset(m) - first) + steps[i]
-// The rows of a run, the last axis, have their lines side by side, as in a panel. A tile never crosses the end of a
-// run.
+  // A dense row-major matrix [m, n], or a batch of them.
+  static GemmOutput Dense(void* data, DType dtype, int64_t m, int64_t n, int64_t batch = 1) {
+    return {data, dtype, AxisGroup::Of(batch, m * n), AxisGroup::Of(m, n), AxisGroup::Of(n, 1)};
+  }
+  // Whether it consists of rows of contiguous elements.
+  bool HasRows() const { return rows.rank <= 1 && cols.rank <= 1 && cols.InnerStride() == 1; }
+};
+
+// One description of a product, passed by reference from its plan down to the tiles.
+struct GemmProblem {
+  int64_t batch = 1, m = 0, n = 0, k = 0;
+  // [batch, m, k] and [batch, n, k]. An operand that is packed already (GemmPanels) is not read.
+  Operand lhs = {}, rhs = {};
+  GemmOutput out = {};
+  Epilogue epilogue = {};
+  bool lhs_rows_overlap = false;     // as windows of a convolution do
+  bool subnormals_are_zero = false;  // of operands, when they are packed, as Pack says
+
+  // With the extents of its operands.
+  static GemmProblem Of(const Operand& lhs, const Operand& rhs, const GemmOutput& out) {
+    return {.batch = lhs.batch.Count(),
+            .m = lhs.rows.Count(),
+            .n = rhs.rows.Count(),
+            .k = lhs.k.Count(),
+            .lhs = lhs,
+            .rhs = rhs,
+            .out = out};
+  }
+  // With a dense output, and without operands.
+  static GemmProblem Dense(int64_t batch, int64_t m, int64_t n, int64_t k, DType out_dtype, void* out) {
+    return {.batch = batch, .m = m, .n = n, .k = k, .out = GemmOutput::Dense(out, out_dtype, m, n, batch)};
+  }
+  // Makes it out^T = rhs x lhs, which has the same bits.
+  void ExchangeOperands();
+  // Whether Epilogue::block can be run.
+  bool HasBlocks() const { return out.HasRows() && !epilogue.adds; }
+};
+
+// An lhs whose rows overlap, as windows of a convolution do: each line of 64 bytes is stored once, not once for every
+// row that has it (gemm_by_lines.h). Step i of 16 groups of row m is the line at
+//   GemmPanels::lhs + 64 * (positions.Offset(m) - first) + steps[i]
+// Rows of a run, the last axis, have their lines side by side, as in a panel. No tile goes beyond the end of a run.
 struct LhsLines {
   AxisGroup positions;  // its last axis has stride 1
   int64_t first = 0;
@@ -77,41 +116,14 @@ struct RowsAhead {
   int64_t most_lines = 32;
 };
 
-// The operands, output and epilogue of a matrix product.
-struct GemmArgs {
-  int64_t batch = 1, m = 0, n = 0, k = 0;
-  // Panels in the kernel's formats. Batch distances are in bytes; 0 if all matrices share one operand.
+// Packed operands of a product, or of a part of it, in the formats of a kernel.
+struct GemmPanels {
   const void* lhs = nullptr;
   const void* rhs = nullptr;
+  // From a matrix of the batch to the next; 0 if all share one.
   int64_t lhs_batch_bytes = 0, rhs_batch_bytes = 0;
-  const LhsLines* lhs_lines = nullptr;  // if not null, `lhs` holds lines, as in a block of gemm_by_lines.h
-  RowsAhead ahead;                      // prefetched into L2 by a block
-
-  // Output: s32 (the sums themselves without an epilogue; s8 kernels only), f32, bf16 or f16. Any strides that address
-  // each element once (but see Epilogue::adds). Fastest if columns have stride 1.
-  void* out = nullptr;
-  DType out_dtype = DType::kF32;
-  AxisGroup out_batch, out_rows, out_cols;
-
-  Epilogue epilogue;
-
-  // Whether Epilogue::block can run.
-  bool HasBlocks() const { return kernels::HasBlocks(out_rows, out_cols) && !epilogue.adds; }
-
-  // Arguments with a dense output; the caller sets the panels.
-  static GemmArgs Dense(int64_t batch, int64_t m, int64_t n, int64_t k, DType out_dtype, void* out) {
-    GemmArgs args;
-    args.batch = batch;
-    args.m = m;
-    args.n = n;
-    args.k = k;
-    args.out = out;
-    args.out_dtype = out_dtype;
-    args.out_batch = AxisGroup::Of(batch, m * n);
-    args.out_rows = AxisGroup::Of(m, n);
-    args.out_cols = AxisGroup::Of(n, 1);
-    return args;
-  }
+  const LhsLines* lhs_lines = nullptr;  // if not null, `lhs` holds lines instead, as a block of gemm_by_lines.h may
+  RowsAhead ahead = {};                 // a block may fetch them into L2 meanwhile
 };
 
 // The type in which a kernel sums products.
@@ -129,23 +141,23 @@ struct GemmKernel {
   int32_t products_per_cycle, row_unit;
   // The largest unit of work: in rows, a multiple of lhs.width, and in bytes of lhs panels (if rows of this k fit).
   int32_t block_rows, block_bytes;
-  // Computes one unit of work: rows [m0, m1) and columns [n0, n1) of matrix b; m0 and n0 are multiples of the panel
-  // widths.
-  void (*block)(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t n0, int64_t n1);
-  // For kernels that can sum in f32 in memory, one block of k at a time: the number of groups of k in a block, a
-  // multiple of 16, and the function that adds one block to the sums of `rows` rows and a panel of columns. The panels
-  // hold just these groups; those of the lhs are lhs_panel_bytes apart. The sum of row r and column j is sums[r *
-  // rhs.width + j]; if `first`, it is set instead of added to. `sums` has room for whole panels of rows. The function
-  // may prefetch the two RowsAhead into L2. Null if the kernel does not support this.
+  // One part of the work: rows [m0, m1) and columns [n0, n1) of matrix b; m0 and n0 are multiples of the panel widths.
+  void (*block)(const GemmProblem& problem, const GemmPanels& panels, int64_t b, int64_t m0, int64_t m1, int64_t n0,
+                int64_t n1);
+  // Kernels that sum in f32 and, block of k by block of k, in memory: how many groups of k a block has, a multiple of
+  // 16, and what adds one to the sums of `rows` rows and a panel of columns. The panels hold these groups, of the lhs
+  // lhs_panel_bytes apart. The sum of row r and column j is sums[r * rhs.width + j], which `first` sets; there is room
+  // for whole panels of rows. Meanwhile it may fetch what comes next into L2. Null if the kernel has none.
   int32_t block_groups = 0;
   void (*add_block)(const void* lhs, int64_t lhs_panel_bytes, const void* rhs, int64_t groups, int64_t rows, bool first,
                     float* sums, const RowsAhead& columns_ahead, const RowsAhead& rows_ahead) = nullptr;
-  bool reads_lines = false;  // whether `block` accepts GemmArgs::lhs_lines
+  bool reads_lines = false;  // whether `block` takes GemmPanels::lhs_lines
 };
 
-// Runs the kernel on all of args, split over the executor's threads if that is worth a wake-up. Integer sums are the
-// same for any split. Floats are summed in the order of k, whatever m, n, the batch and the split are.
-void RunGemm(const GemmKernel& kernel, const GemmArgs& args, Executor* executor);
+// Runs the kernel on a problem whose operands are both packed, split over the executor's threads if that is worth
+// waking them. Sums of integers are the same for any split; floats are summed in the order of k, whatever m, n, the
+// batch and the split are.
+void RunGemm(const GemmKernel& kernel, const GemmProblem& problem, const GemmPanels& panels, Executor* executor);
 
 }  // namespace aqt::kernels
 

@@ -62,29 +62,24 @@ struct Product {
   Product(const GemmKernel& kernel, const Shape& s, DType dtype, const void* lhs_values, const void* rhs_values)
       : lhs(Packed(kernel.target, kernel.lhs, Operand::Dense(lhs_values, dtype, s.m, s.k, s.batch))),
         rhs(Packed(kernel.target, kernel.rhs, Operand::Dense(rhs_values, dtype, s.n, s.k, s.batch))) {
-    args.batch = s.batch;
-    args.m = s.m;
-    args.n = s.n;
-    args.k = s.k;
-    args.lhs = lhs.data();
-    args.rhs = rhs.data();
-    args.lhs_batch_bytes = kernel.lhs.PackedBytes(s.m, s.k);
-    args.rhs_batch_bytes = kernel.rhs.PackedBytes(s.n, s.k);
-    args.out_batch = AxisGroup::Of(s.batch, s.m * s.n);
-    args.out_rows = AxisGroup::Of(s.m, s.n);
-    args.out_cols = AxisGroup::Of(s.n, 1);
+    problem = GemmProblem::Dense(s.batch, s.m, s.n, s.k, DType::kF32, nullptr);
+    panels = {.lhs = lhs.data(),
+              .rhs = rhs.data(),
+              .lhs_batch_bytes = kernel.lhs.PackedBytes(s.m, s.k),
+              .rhs_batch_bytes = kernel.rhs.PackedBytes(s.n, s.k)};
   }
   template <class T>
   std::vector<T> Run(const GemmKernel& kernel, Executor* executor = nullptr) {
-    std::vector<T> out(args.batch * args.m * args.n);
-    args.out = out.data();
-    args.out_dtype = kDTypeOf<T>;
-    RunGemm(kernel, args, executor);
+    std::vector<T> out(problem.batch * problem.m * problem.n);
+    problem.out.data = out.data();
+    problem.out.dtype = kDTypeOf<T>;
+    RunGemm(kernel, problem, panels, executor);
     return out;
   }
 
   AlignedBytes lhs, rhs;
-  GemmArgs args;
+  GemmProblem problem;
+  GemmPanels panels;
 };
 
 // Random values that the rhs of the kernel can represent.
@@ -143,7 +138,7 @@ void ExpectEpilogues(const GemmKernel& kernel, const Shape& s) {
   rhs_scale[7] = 0.0f;
   rhs_scale[8] = 0x1p-125f;
   Product product(kernel, s, DType::kS8, lhs.data(), rhs.data());
-  Epilogue& epi = product.args.epilogue;
+  Epilogue& epi = product.problem.epilogue;
   for (int scales = 0; scales < 12; ++scales) {
     epi = Epilogue();
     epi.rhs_first = scales >= 6;
@@ -170,12 +165,12 @@ void ExpectEpilogues(const GemmKernel& kernel, const Shape& s) {
         int64_t wrong = 0;
         for (int64_t i = 0; i < static_cast<int64_t>(sums.size()); ++i) {
           const int64_t b = i / (s.m * s.n), m = i / s.n % s.m, n = i % s.n;
-          product.args.out_dtype = DType::kF32;
-          wrong += !same(f32[i], ReferenceEpilogue(product.args, b, m, n, static_cast<float>(sums[i])));
-          product.args.out_dtype = DType::kBF16;
-          wrong += !same(ToFloat(bf16[i]), ReferenceEpilogue(product.args, b, m, n, static_cast<float>(sums[i])));
-          product.args.out_dtype = DType::kF16;
-          wrong += !same(ToFloat(f16[i]), ReferenceEpilogue(product.args, b, m, n, static_cast<float>(sums[i])));
+          product.problem.out.dtype = DType::kF32;
+          wrong += !same(f32[i], ReferenceEpilogue(product.problem, b, m, n, static_cast<float>(sums[i])));
+          product.problem.out.dtype = DType::kBF16;
+          wrong += !same(ToFloat(bf16[i]), ReferenceEpilogue(product.problem, b, m, n, static_cast<float>(sums[i])));
+          product.problem.out.dtype = DType::kF16;
+          wrong += !same(ToFloat(f16[i]), ReferenceEpilogue(product.problem, b, m, n, static_cast<float>(sums[i])));
         }
         EXPECT_EQ(wrong, 0) << ::testing::PrintToString(s) << ", scales " << scales << ", flush " << flush << ", step "
                             << step;
@@ -238,16 +233,16 @@ TEST_P(GemmS8Test, WritesAnyLayoutAndNothingElse) {
       want_f32.at(at) = static_cast<float>(sums[i]);
       want_s32.at(at) = sums[i];
     }
-    product.args.out_batch = layout.batch;
-    product.args.out_rows = layout.rows;
-    product.args.out_cols = layout.cols;
-    product.args.out = f32.data() + layout.start;
-    product.args.out_dtype = DType::kF32;
-    RunGemm(kernel, product.args, nullptr);
+    product.problem.out.batch = layout.batch;
+    product.problem.out.rows = layout.rows;
+    product.problem.out.cols = layout.cols;
+    product.problem.out.data = f32.data() + layout.start;
+    product.problem.out.dtype = DType::kF32;
+    RunGemm(kernel, product.problem, product.panels, nullptr);
     EXPECT_EQ(f32, want_f32) << layout.name;
-    product.args.out = s32.data() + layout.start;
-    product.args.out_dtype = DType::kS32;
-    RunGemm(kernel, product.args, nullptr);
+    product.problem.out.data = s32.data() + layout.start;
+    product.problem.out.dtype = DType::kS32;
+    RunGemm(kernel, product.problem, product.panels, nullptr);
     EXPECT_EQ(s32, want_s32) << layout.name;
   }
 }
@@ -257,7 +252,7 @@ void ExpectAdds(const GemmKernel& kernel, const Shape& s, const std::vector<int8
                 const std::vector<int8_t>& rhs) {
   const std::vector<float> lhs_scale = RandomF32(s.batch * s.m, 55), rhs_scale = RandomF32(s.n, 56);
   Product product(kernel, s, DType::kS8, lhs.data(), rhs.data());
-  Epilogue& epi = product.args.epilogue;
+  Epilogue& epi = product.problem.epilogue;
   epi.lhs_scale = lhs_scale.data();
   epi.lhs_batch_stride = s.m;
   epi.rhs_scale = rhs_scale.data();
@@ -267,23 +262,23 @@ void ExpectAdds(const GemmKernel& kernel, const Shape& s, const std::vector<int8
     for (int64_t i = 0; i < s.m * s.n; ++i) want[i] += parts[b * s.m * s.n + i];
   }
   epi.adds = true;
-  product.args.out_batch = AxisGroup::Of(s.batch, 0);
-  product.args.out_dtype = DType::kF32;
+  product.problem.out.batch = AxisGroup::Of(s.batch, 0);
+  product.problem.out.dtype = DType::kF32;
   for (const int threads : {1, 3}) {
     ThreadPool pool(threads);
     std::vector<float> sums(s.m * s.n, 0x1p-120f);
-    product.args.out = sums.data();
-    RunGemm(kernel, product.args, &pool);
+    product.problem.out.data = sums.data();
+    RunGemm(kernel, product.problem, product.panels, &pool);
     EXPECT_EQ(sums, want) << threads << " threads, " << ::testing::PrintToString(s);
     // The same with columns that are not contiguous.
     std::vector<float> transposed(s.m * s.n, 0x1p-120f);
-    product.args.out = transposed.data();
-    product.args.out_rows = AxisGroup::Of(s.m, 1);
-    product.args.out_cols = AxisGroup::Of(s.n, s.m);
-    RunGemm(kernel, product.args, &pool);
+    product.problem.out.data = transposed.data();
+    product.problem.out.rows = AxisGroup::Of(s.m, 1);
+    product.problem.out.cols = AxisGroup::Of(s.n, s.m);
+    RunGemm(kernel, product.problem, product.panels, &pool);
     for (int64_t i = 0; i < s.m * s.n; ++i) ASSERT_EQ(transposed[i % s.n * s.m + i / s.n], want[i]) << i;
-    product.args.out_rows = AxisGroup::Of(s.m, s.n);
-    product.args.out_cols = AxisGroup::Of(s.n, 1);
+    product.problem.out.rows = AxisGroup::Of(s.m, s.n);
+    product.problem.out.cols = AxisGroup::Of(s.n, 1);
   }
 }
 
@@ -302,12 +297,12 @@ TEST_P(GemmS8Test, AddsAndFlushes) {
   for (const int64_t n : {1, 64}) {
     const std::vector<int8_t> ones(n, 1);
     Product product(kernel, {1, 1, n, 1}, DType::kS8, ones.data(), ones.data());
-    product.args.out_dtype = DType::kF32;
+    product.problem.out.dtype = DType::kF32;
     for (const bool flushes : {false, true}) {
-      product.args.epilogue = {.lhs_scale = &scale, .subnormals_are_zero = flushes, .adds = true};
+      product.problem.epilogue = {.lhs_scale = &scale, .subnormals_are_zero = flushes, .adds = true};
       std::vector<float> sums(n, 0x1p-126f);
-      product.args.out = sums.data();
-      RunGemm(kernel, product.args, nullptr);
+      product.problem.out.data = sums.data();
+      RunGemm(kernel, product.problem, product.panels, nullptr);
       EXPECT_EQ(sums, std::vector<float>(n, flushes ? 0.0f : -0x1p-127f));
     }
   }
@@ -321,7 +316,7 @@ TEST_P(GemmS8Test, OneMatrixForAllOfTheBatch) {
   for (int b = 0; b < 3; ++b) repeated.insert(repeated.end(), rhs.begin(), rhs.end());
   Product product(kernel, s, DType::kS8, lhs.data(), repeated.data());
   const std::vector<int32_t> want = product.Run<int32_t>(kernel);
-  product.args.rhs_batch_bytes = 0;
+  product.panels.rhs_batch_bytes = 0;
   EXPECT_EQ(product.Run<int32_t>(kernel), want);
 }
 
@@ -332,7 +327,7 @@ TEST_P(GemmS8Test, EqualForAnyNumberOfThreads) {
     const std::vector<int8_t> lhs = RandomS8(s.batch * s.m * s.k, 11), rhs = RandomRhs(kernel, s.batch * s.n * s.k, 12);
     const std::vector<float> scale = RandomF32(2100, 13);
     Product product(kernel, s, DType::kS8, lhs.data(), rhs.data());
-    product.args.epilogue.lhs_scale = product.args.epilogue.rhs_scale = scale.data();
+    product.problem.epilogue.lhs_scale = product.problem.epilogue.rhs_scale = scale.data();
     const std::vector<float> want = product.Run<float>(kernel);
     for (int threads : {1, 2, 7}) {
       ThreadPool pool(threads);
@@ -521,8 +516,8 @@ TEST_P(GemmF32Test, NarrowPanelsGiveTheSameBits) {
     const auto run = [&](const GemmKernel& kernel, DType dtype, const void* rhs) {
       Product product(wide, s, DType::kF32, lhs.data(), unread.data());
       product.rhs = Packed(kernel.target, kernel.rhs, Operand::Dense(rhs, dtype, s.n, s.k, s.batch));
-      product.args.rhs = product.rhs.data();
-      product.args.rhs_batch_bytes = kernel.rhs.PackedBytes(s.n, s.k);
+      product.panels.rhs = product.rhs.data();
+      product.panels.rhs_batch_bytes = kernel.rhs.PackedBytes(s.n, s.k);
       return product.Run<float>(kernel);
     };
     const GemmKernel& bf16 = *Narrow(wide, Element::kBF16);
@@ -556,9 +551,9 @@ TEST_P(GemmF32Test, ScalesAndNarrowOutputs) {
   const std::vector<float> scale = RandomF32(33, 29);
   Product product(kernel, s, DType::kF32, lhs.data(), rhs.data());
   const std::vector<float> sums = product.Run<float>(kernel);
-  product.args.epilogue.rhs_scale = scale.data();
+  product.problem.epilogue.rhs_scale = scale.data();
   const std::vector<float> scaled = product.Run<float>(kernel);
-  product.args.epilogue.sum_dtype = product.args.epilogue.second_dtype = DType::kBF16;
+  product.problem.epilogue.sum_dtype = product.problem.epilogue.second_dtype = DType::kBF16;
   const std::vector<BFloat16> narrow = product.Run<BFloat16>(kernel);
   for (int64_t i = 0; i < s.m * s.n; ++i) {
     EXPECT_EQ(scaled[i], sums[i] * scale[i % s.n]);
@@ -582,7 +577,7 @@ TEST_P(GemmF32Test, SubnormalsBecomeZerosIfAsked) {
   for (int64_t m = 0; m < s.m; ++m) lhs_scale[m] = m % 3 == 0 ? 1.0f : m % 3 == 1 ? 0x1p-8f : 0x1p8f;
   Product product(kernel, s, DType::kF32, lhs.data(), rhs.data());
   const std::vector<float> sums = product.Run<float>(kernel);
-  Epilogue& epi = product.args.epilogue;
+  Epilogue& epi = product.problem.epilogue;
   int64_t flushed = 0;
   for (const bool scaled : {false, true}) {
     epi.lhs_scale = scaled ? lhs_scale.data() : nullptr;
@@ -591,7 +586,7 @@ TEST_P(GemmF32Test, SubnormalsBecomeZerosIfAsked) {
       epi.subnormals_are_zero = flush;
       const std::vector<float> got = product.Run<float>(kernel);
       for (int64_t i = 0; i < s.m * s.n; ++i) {
-        const float want = ReferenceEpilogue(product.args, 0, i / s.n, i % s.n, sums[i]);
+        const float want = ReferenceEpilogue(product.problem, 0, i / s.n, i % s.n, sums[i]);
         ASSERT_EQ(__builtin_bit_cast(uint32_t, got[i]), __builtin_bit_cast(uint32_t, want)) << i;
         flushed += flush && want == 0;
       }

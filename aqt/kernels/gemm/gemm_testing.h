@@ -87,11 +87,11 @@ struct PackedOperands {
       : lhs(Packed(kernel.target, kernel.lhs, lhs, nullptr, subnormals_are_zero)),
         rhs(Packed(kernel.target, kernel.rhs, rhs, nullptr, subnormals_are_zero)) {}
 
-  void PutInto(const GemmKernel& kernel, GemmArgs& args) const {
-    args.lhs = lhs.data();
-    args.rhs = rhs.data();
-    args.lhs_batch_bytes = kernel.lhs.PackedBytes(args.m, args.k);
-    args.rhs_batch_bytes = kernel.rhs.PackedBytes(args.n, args.k);
+  GemmPanels Panels(const GemmKernel& kernel, const GemmProblem& problem) const {
+    return {.lhs = lhs.data(),
+            .rhs = rhs.data(),
+            .lhs_batch_bytes = kernel.lhs.PackedBytes(problem.m, problem.k),
+            .rhs_batch_bytes = kernel.rhs.PackedBytes(problem.n, problem.k)};
   }
 
   AlignedBytes lhs, rhs;

@@ -79,29 +79,27 @@ struct Parts {
 constexpr int64_t kFarBytes = 16 << 20;
 
 // MultiplyByBlocksOfK without blocks: tiles finish their sums in registers.
-void MultiplyWholeK(const GemmKernel& kernel, const Operand& lhs, const Operand& rhs, bool subnormals_are_zero,
-                    const GemmArgs& args, const internal::PanelsOfProduct& part, int64_t panels_at_once,
-                    void* lhs_panels, void* rhs_panels) {
-  const int64_t height = kernel.lhs.width, width = kernel.rhs.width, panel_bytes = kernel.rhs.PanelBytes(args.k);
-  const int64_t last_row = std::min(part.last_row * height, args.m);
-  const bool is_far = kernel.rhs.PackedBytes(args.n, args.k) >= kFarBytes;
-  PackPanels(kernel.target, kernel.lhs, lhs, {part.b, part.first_row, part.last_row, 0, args.k}, lhs_panels,
-             subnormals_are_zero);
-  GemmArgs own = args;
-  own.lhs = lhs_panels;
-  own.lhs_batch_bytes = own.rhs_batch_bytes = 0;
+void MultiplyWholeK(const GemmKernel& kernel, const GemmProblem& problem, const internal::PanelsOfProduct& part,
+                    int64_t panels_at_once, void* lhs_panels, void* rhs_panels) {
+  const int64_t k = problem.k;
+  const int64_t height = kernel.lhs.width, width = kernel.rhs.width, panel_bytes = kernel.rhs.PanelBytes(problem.k);
+  const int64_t last_row = std::min(part.last_row * height, problem.m);
+  const bool is_far = kernel.rhs.PackedBytes(problem.n, problem.k) >= kFarBytes;
+  PackPanels(kernel.target, kernel.lhs, problem.lhs, {part.b, part.first_row, part.last_row, 0, k}, lhs_panels,
+             problem.subnormals_are_zero);
+  GemmPanels own = {.lhs = lhs_panels};
   for (int64_t p = part.first_col; p < part.last_col; p += panels_at_once) {
     const int64_t end = std::min(p + panels_at_once, part.last_col);
-    PackPanels(kernel.target, kernel.rhs, rhs, {part.b, p, end, 0, args.k}, rhs_panels, subnormals_are_zero);
-    // The kernel computes the address of panel p relative to panel 0, which is not stored.
+    PackPanels(kernel.target, kernel.rhs, problem.rhs, {part.b, p, end, 0, k}, rhs_panels, problem.subnormals_are_zero);
+    // The kernel looks for panel p behind those before it, which are not there.
     own.rhs = reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(rhs_panels) - p * panel_bytes);
     if (is_far && end < part.last_col) {
       const int64_t next_end = std::min(end + panels_at_once, part.last_col);
-      own.ahead = ColumnsAheadOf(kernel.rhs, rhs, {part.b, end, next_end, 0, args.k});
+      own.ahead = ColumnsAheadOf(kernel.rhs, problem.rhs, {part.b, end, next_end, 0, k});
     }
     for (int64_t m = part.first_row * height; m < last_row; m += kernel.block_rows) {
-      internal::RunBlock(kernel, own, part.b, m, std::min(m + kernel.block_rows, last_row), p * width,
-                         std::min(end * width, args.n));
+      internal::RunBlock(kernel, problem, own, part.b, m, std::min(m + kernel.block_rows, last_row), p * width,
+                         std::min(end * width, problem.n));
       own.ahead = {};
     }
   }
@@ -141,32 +139,33 @@ RowsAhead AheadOf(const PanelFormat& format, const Operand& src, const PanelRang
           .pitch = src.rows.InnerStride() * size};
 }
 
-void MultiplyByBlocksOfK(const GemmKernel& kernel, const Operand& lhs, const Operand* rhs, bool subnormals_are_zero,
-                         const GemmArgs& args, const PanelsOfProduct& part, const LongKBuffers& buffers) {
+void MultiplyByBlocksOfK(const GemmKernel& kernel, const GemmProblem& problem, const GemmPanels* rhs,
+                         const PanelsOfProduct& part, const LongKBuffers& buffers) {
   const auto [b, first_row, last_row, first_col, last_col] = part;
   const int64_t height = kernel.lhs.width, width = kernel.rhs.width, m0 = first_row * height;
-  const int64_t rows = std::min(last_row * height, args.m) - m0;
-  const int64_t panel_sums = (last_row - first_row) * height * width, pitch = kernel.rhs.PanelBytes(args.k);
+  const int64_t rows = std::min(last_row * height, problem.m) - m0;
+  const int64_t panel_sums = (last_row - first_row) * height * width, pitch = kernel.rhs.PanelBytes(problem.k);
   const int64_t step = kernel.block_groups * kernel.lhs.k_group;
   const auto pack = [&](const PanelFormat& format, const Operand& x, const PanelRange& range, void* to) {
-    PackPanels(kernel.target, format, x, range, to, subnormals_are_zero);
+    PackPanels(kernel.target, format, x, range, to, problem.subnormals_are_zero);
   };
-  if (args.k == 0) std::fill_n(buffers.sums, (last_col - first_col) * panel_sums, 0.0f);
-  for (int64_t k0 = 0; k0 < args.k; k0 += step) {
-    const int64_t k1 = std::min(args.k, k0 + step), groups = kernel.lhs.NumGroups(k1 - k0);
-    pack(kernel.lhs, lhs, {b, first_row, last_row, k0, k1}, buffers.lhs);
-    const RowsAhead next_rows = AheadOf(kernel.lhs, lhs, {b, first_row, last_row, k1, std::min(args.k, k1 + step)});
+  if (problem.k == 0) std::fill_n(buffers.sums, (last_col - first_col) * panel_sums, 0.0f);
+  for (int64_t k0 = 0; k0 < problem.k; k0 += step) {
+    const int64_t k1 = std::min(problem.k, k0 + step), groups = kernel.lhs.NumGroups(k1 - k0);
+    pack(kernel.lhs, problem.lhs, {b, first_row, last_row, k0, k1}, buffers.lhs);
+    const RowsAhead next_rows =
+        AheadOf(kernel.lhs, problem.lhs, {b, first_row, last_row, k1, std::min(problem.k, k1 + step)});
     for (int64_t p = first_col; p < last_col; ++p) {
       const void* block = buffers.rhs;
       RowsAhead next_panel;
-      if (rhs != nullptr) {
-        pack(kernel.rhs, *rhs, {b, p, p + 1, k0, k1}, buffers.rhs);
+      if (rhs == nullptr) {
+        pack(kernel.rhs, problem.rhs, {b, p, p + 1, k0, k1}, buffers.rhs);
         const PanelRange next = p + 1 < last_col
                                     ? PanelRange{b, p + 1, p + 2, k0, k1}
-                                    : PanelRange{b, first_col, first_col + 1, k1, std::min(args.k, k1 + step)};
-        next_panel = ColumnsAheadOf(kernel.rhs, *rhs, next);
+                                    : PanelRange{b, first_col, first_col + 1, k1, std::min(problem.k, k1 + step)};
+        next_panel = ColumnsAheadOf(kernel.rhs, problem.rhs, next);
       } else {
-        const char* const at = static_cast<const char*>(args.rhs) + b * args.rhs_batch_bytes + p * pitch +
+        const char* const at = static_cast<const char*>(rhs->rhs) + b * rhs->rhs_batch_bytes + p * pitch +
                                kernel.rhs.GroupBytes(kernel.lhs.NumGroups(k0));
         block = at;
         if (p + 1 < last_col) next_panel = {.data = at + pitch, .rows = 1, .row_bytes = kernel.rhs.GroupBytes(groups)};
@@ -179,12 +178,12 @@ void MultiplyByBlocksOfK(const GemmKernel& kernel, const Operand& lhs, const Ope
   const float* sums = buffers.sums;
   int64_t stored = first_col * width;  // columns that have gone through the block epilogue end here
   for (int64_t p = first_col; p < last_col; ++p, sums += panel_sums) {
-    const int64_t n = p * width, end = std::min(n + width, args.n);
+    const int64_t n = p * width, end = std::min(n + width, problem.n);
     for (int64_t m = 0; m < rows; m += height) {
-      FinishTile(kernel.target, args, b, m0 + m, std::min(height, rows - m), n, end - n, sums + m * width, width);
+      FinishTile(kernel.target, problem, b, m0 + m, std::min(height, rows - m), n, end - n, sums + m * width, width);
     }
     if (end - stored < kEpilogueColumns && p + 1 < last_col) continue;
-    RunBlockEpilogue(args, b, m0, m0 + rows, stored, end);
+    RunBlockEpilogue(problem, b, m0, m0 + rows, stored, end);
     stored = end;
   }
 }
@@ -201,8 +200,8 @@ int64_t LongKBytes(const GemmKernel& kernel, int64_t batch, int64_t m, int64_t n
   return bytes;
 }
 
-bool IsFasterLongK(const GemmKernel& kernel, const GemmArgs& args, const Executor* executor) {
-  return IsFaster(kernel, args.batch, args.m, args.n, args.k, internal::NumThreads(args, executor));
+bool IsFasterLongK(const GemmKernel& kernel, const GemmProblem& problem, const Executor* executor) {
+  return IsFaster(kernel, problem.batch, problem.m, problem.n, problem.k, internal::NumThreads(problem, executor));
 }
 
 int64_t FasterLongKBytes(const GemmKernel& kernel, int64_t batch, int64_t m, int64_t n, int64_t k) {
@@ -217,29 +216,27 @@ int64_t FasterLongKBytes(const GemmKernel& kernel, int64_t batch, int64_t m, int
   return bytes;
 }
 
-void RunGemmLongK(const GemmKernel& kernel, const Operand& lhs, const Operand& rhs, bool subnormals_are_zero,
-                  const GemmArgs& args, void* buffer, Executor* executor) {
-  if (args.batch == 0 || args.m == 0 || args.n == 0) return;
-  const int64_t threads = std::min(internal::NumThreads(args, executor), kMaxThreads);
-  const Parts parts(kernel, args.batch, args.m, args.n, args.k, threads);
+void RunGemmLongK(const GemmKernel& kernel, const GemmProblem& problem, void* buffer, Executor* executor) {
+  if (problem.batch == 0 || problem.m == 0 || problem.n == 0) return;
+  const int64_t threads = std::min(internal::NumThreads(problem, executor), kMaxThreads);
+  const Parts parts(kernel, problem.batch, problem.m, problem.n, problem.k, threads);
   const auto run_place = [&](int64_t place) {
     char* const at = static_cast<char*>(buffer) + place * parts.PlaceBytes();
     for (int64_t i = parts.count * place / parts.places; i < parts.count * (place + 1) / parts.places; ++i) {
       const int64_t part = i % parts.per_matrix;
-      const internal::PanelsOfProduct panels = {i / parts.per_matrix, 0, kernel.lhs.NumPanels(args.m),
+      const internal::PanelsOfProduct panels = {i / parts.per_matrix, 0, kernel.lhs.NumPanels(problem.m),
                                                 parts.n_panels * part / parts.per_matrix,
                                                 parts.n_panels * (part + 1) / parts.per_matrix};
       if (parts.whole_k) {
-        MultiplyWholeK(kernel, lhs, rhs, subnormals_are_zero, args, panels, parts.panels_at_once, at,
-                       at + parts.lhs_bytes);
+        MultiplyWholeK(kernel, problem, panels, parts.panels_at_once, at, at + parts.lhs_bytes);
         continue;
       }
       char* const sums = at + parts.lhs_bytes + parts.rhs_bytes;
-      internal::MultiplyByBlocksOfK(kernel, lhs, &rhs, subnormals_are_zero, args, panels,
+      internal::MultiplyByBlocksOfK(kernel, problem, /*rhs=*/nullptr, panels,
                                     {at, at + parts.lhs_bytes, reinterpret_cast<float*>(sums)});
     }
   };
-  internal::RunReported(kernel, args, [&] {
+  internal::RunReported(kernel, problem, [&] {
     if (parts.places == 1) run_place(0);
     else executor->ParallelFor(parts.places, run_place);
   });

@@ -20,17 +20,15 @@ bool CanRunLongK(const GemmKernel& kernel);
 // A buffer size that suffices for any number of threads.
 int64_t LongKBytes(const GemmKernel& kernel, int64_t batch, int64_t m, int64_t n, int64_t k);
 
-// Computes what RunGemm(kernel, args, executor) would for operands packed by Pack, bit for bit. The panels in args are
-// ignored. `buffer` has LongKBytes bytes and is aligned to kPanelAlignment. Fastest if the lhs has fewer rows than the
-// rhs.
-void RunGemmLongK(const GemmKernel& kernel, const Operand& lhs, const Operand& rhs, bool subnormals_are_zero,
-                  const GemmArgs& args, void* buffer, Executor* executor);
+// What RunGemm gives for operands that Pack packed, bit for bit. `buffer` has LongKBytes and is aligned to
+// kPanelAlignment. Fastest if the lhs has fewer rows than the rhs.
+void RunGemmLongK(const GemmKernel& kernel, const GemmProblem& problem, void* buffer, Executor* executor);
 
-// Whether this is faster than packing the whole rhs first, if lhs rows do not overlap:
-//   - on several threads, for small matrices: each thread packs its own columns and never reads a panel that another
-//     thread just wrote from that thread's caches;
-//   - for an rhs larger than the caches, if a block of k of all lhs rows fits L2: the rhs panels stay in L2.
-bool IsFasterLongK(const GemmKernel& kernel, const GemmArgs& args, const Executor* executor);
+// Whether that is faster than packing all of the rhs first, if no rows of the lhs overlap:
+//   - on several threads, for small matrices: each thread packs its own columns, and no panel that another one has just
+//     written comes from that one's caches;
+//   - for an rhs that leaves the caches, and not more rows than have a block of k in L2: its panels stay in L2.
+bool IsFasterLongK(const GemmKernel& kernel, const GemmProblem& problem, const Executor* executor);
 
 // The largest LongKBytes over all thread counts for which it is faster; 0 if there is none.
 int64_t FasterLongKBytes(const GemmKernel& kernel, int64_t batch, int64_t m, int64_t n, int64_t k);
@@ -56,9 +54,9 @@ struct LongKBuffers {
 // What PackPanels reads of these rows and this range of k, if expressible as RowsAhead; otherwise empty.
 RowsAhead AheadOf(const PanelFormat& format, const Operand& src, const PanelRange& range);
 
-// Computes this part of the product. If `rhs` is null, args.rhs holds its panels, and buffers.rhs is not needed.
-void MultiplyByBlocksOfK(const GemmKernel& kernel, const Operand& lhs, const Operand* rhs, bool subnormals_are_zero,
-                         const GemmArgs& args, const PanelsOfProduct& part, const LongKBuffers& buffers);
+// This part of the product. `rhs` is null unless the rhs is packed already; then no memory for a block of it is needed.
+void MultiplyByBlocksOfK(const GemmKernel& kernel, const GemmProblem& problem, const GemmPanels* rhs,
+                         const PanelsOfProduct& part, const LongKBuffers& buffers);
 
 }  // namespace internal
 }  // namespace aqt::kernels

@@ -28,19 +28,10 @@ class GemmOutputTest : public ::testing::TestWithParam<const GemmKernel*> {
   std::vector<T> Run(int64_t rows, const AlignedBytes& lhs, const AlignedBytes& rhs, const Epilogue& epilogue,
                      T untouched) {
     std::vector<T> out(rows * kRowStride, untouched);
-    GemmArgs args;
-    args.m = rows;
-    args.n = kN;
-    args.k = kK;
-    args.lhs = lhs.data();
-    args.rhs = rhs.data();
-    args.out = out.data();
-    args.out_dtype = kDTypeOf<T>;
-    args.out_batch = AxisGroup::Of(1, rows * kRowStride);
-    args.out_rows = AxisGroup::Of(rows, kRowStride);
-    args.out_cols = AxisGroup::Of(kN, 1);
-    args.epilogue = epilogue;
-    RunGemm(kernel(), args, nullptr);
+    GemmProblem problem = GemmProblem::Dense(1, rows, kN, kK, kDTypeOf<T>, out.data());
+    problem.out.rows = AxisGroup::Of(rows, kRowStride);
+    problem.epilogue = epilogue;
+    RunGemm(kernel(), problem, {.lhs = lhs.data(), .rhs = rhs.data()}, nullptr);
     return out;
   }
   const GemmKernel& kernel() const { return *GetParam(); }

@@ -16,32 +16,32 @@ ProductBytes ProductBytesOf(const GemmKernel& kernel, int64_t batch, int64_t m, 
           .rhs = batch * kernel.rhs.PackedBytes(n, k)};
 }
 
-void RunProduct(const GemmKernel& kernel, const ProductOperands& operands, GemmArgs args, const ProductBuffers& buffers,
-                Executor* executor) {
-  const Operand &lhs = operands.lhs, &rhs = operands.rhs;
-  const bool zeros = operands.subnormals_are_zero;
-  if (operands.lhs_panels == nullptr && operands.rhs_panels == nullptr) {
+void PackAndMultiply(const GemmKernel& kernel, const GemmProblem& problem, const GemmPanels& packed,
+                     const ProductBuffers& buffers, Executor* executor) {
+  const Operand &lhs = problem.lhs, &rhs = problem.rhs;
+  const bool adds = problem.epilogue.adds, overlap = problem.lhs_rows_overlap;
+  if (packed.lhs == nullptr && packed.rhs == nullptr) {
     if (ShouldMultiplyFewRows(kernel, lhs, rhs)) {
-      return MultiplyFewRows(kernel, lhs, rhs, zeros, args, static_cast<float*>(buffers.lhs), executor);
+      return MultiplyFewRows(kernel, problem, static_cast<float*>(buffers.lhs), executor);
     }
-    if (!args.epilogue.adds && !operands.lhs_rows_overlap && IsFasterLongK(kernel, args, executor)) {
-      return RunGemmLongK(kernel, lhs, rhs, zeros, args, buffers.lhs, executor);
+    if (!adds && !overlap && IsFasterLongK(kernel, problem, executor)) {
+      return RunGemmLongK(kernel, problem, buffers.lhs, executor);
     }
   }
-  const auto packed = [&](const PanelFormat& format, const Operand& x, const void* panels, void* buffer) {
+  const auto pack = [&](const PanelFormat& format, const Operand& x, const void* panels, void* buffer) {
     if (panels != nullptr) return panels;
-    Pack(kernel.target, format, x, buffer, executor, zeros);
+    Pack(kernel.target, format, x, buffer, executor, problem.subnormals_are_zero);
     return static_cast<const void*>(buffer);
   };
-  args.rhs = packed(kernel.rhs, rhs, operands.rhs_panels, buffers.rhs);
-  args.rhs_batch_bytes = kernel.rhs.PackedBytes(args.n, args.k);
-  if (operands.lhs_panels == nullptr && !args.epilogue.adds &&
-      (operands.lhs_rows_overlap || IsFasterByBlocks(kernel, lhs)) && CanRunByBlocks(kernel, lhs, executor)) {
-    return RunGemmByBlocks(kernel, lhs, zeros, args, buffers.lhs, executor);
+  GemmPanels panels = {.rhs = pack(kernel.rhs, rhs, packed.rhs, buffers.rhs),
+                       .lhs_batch_bytes = kernel.lhs.PackedBytes(problem.m, problem.k),
+                       .rhs_batch_bytes = kernel.rhs.PackedBytes(problem.n, problem.k)};
+  if (packed.lhs == nullptr && !adds && (overlap || IsFasterByBlocks(kernel, lhs)) &&
+      CanRunByBlocks(kernel, lhs, executor)) {
+    return RunGemmByBlocks(kernel, problem, panels, buffers.lhs, executor);
   }
-  args.lhs = packed(kernel.lhs, lhs, operands.lhs_panels, buffers.lhs);
-  args.lhs_batch_bytes = kernel.lhs.PackedBytes(args.m, args.k);
-  RunGemm(kernel, args, executor);
+  panels.lhs = pack(kernel.lhs, lhs, packed.lhs, buffers.lhs);
+  RunGemm(kernel, problem, panels, executor);
 }
 
 }  // namespace aqt::kernels

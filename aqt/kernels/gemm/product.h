@@ -10,22 +10,10 @@
 
 #include "aqt/core/executor.h"
 #include "aqt/kernels/gemm/gemm.h"
-#include "aqt/kernels/panels/operand.h"
 
 namespace aqt::kernels {
 
-// The operands of RunProduct.
-struct ProductOperands {
-  Operand lhs, rhs;
-  // Panels in the kernel's formats, or null if the operand is not packed yet. For a packed operand, only the extents of
-  // lhs or rhs are read.
-  const void* lhs_panels = nullptr;
-  const void* rhs_panels = nullptr;
-  bool lhs_rows_overlap = false;     // like the windows of a convolution
-  bool subnormals_are_zero = false;  // applies to operands that are packed here, as in Pack
-};
-
-// The required sizes of ProductBuffers if neither operand is packed, for any number of threads.
+// What ProductBuffers have to hold if neither operand is packed, for any number of threads.
 struct ProductBytes {
   int64_t lhs = 0, rhs = 0;
 };
@@ -38,10 +26,10 @@ struct ProductBuffers {
   void* rhs = nullptr;
 };
 
-// Computes what RunGemm(kernel, args, executor) would for operands packed by Pack, bit for bit. The panels in `args`
-// and their batch distances are ignored.
-void RunProduct(const GemmKernel& kernel, const ProductOperands& operands, GemmArgs args, const ProductBuffers& buffers,
-                Executor* executor);
+// What RunGemm gives for operands that Pack packed, bit for bit. Panels of `packed` are null where the operand is not
+// packed yet; the distances between those of the matrices of a batch are not read.
+void PackAndMultiply(const GemmKernel& kernel, const GemmProblem& problem, const GemmPanels& packed,
+                     const ProductBuffers& buffers, Executor* executor);
 
 }  // namespace aqt::kernels
 

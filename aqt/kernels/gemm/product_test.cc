@@ -31,11 +31,12 @@ struct Case {
   bool has_blocks = false;  // a block epilogue
 };
 
-GemmArgs ArgsOf(const Case& c, const GemmKernel& kernel, void* out = nullptr) {
+GemmProblem ProblemOf(const Case& c, const GemmKernel& kernel, void* out = nullptr) {
   const DType dtype = kernel.sums == GemmSums::kS32 ? DType::kS32 : DType::kF32;
-  GemmArgs args = GemmArgs::Dense(c.batch, c.m, c.n, c.k, dtype, out);
-  args.epilogue.adds = c.adds;
-  return args;
+  GemmProblem problem = GemmProblem::Dense(c.batch, c.m, c.n, c.k, dtype, out);
+  problem.epilogue.adds = c.adds;
+  problem.subnormals_are_zero = c.zeros;
+  return problem;
 }
 
 // Values for a kernel's operand; some floats are subnormal.
@@ -71,7 +72,7 @@ DType DTypeOf(Element element) {
   }
 }
 
-// Compares RunProduct with RunGemm on operands packed by Pack.
+// PackAndMultiply beside RunGemm of what Pack packed.
 void Compare(const GemmKernel& kernel, const Case& c, Executor* executor) {
   const DType lhs_dtype = DTypeOf(kernel.lhs.element), rhs_dtype = DTypeOf(kernel.rhs.element);
   const std::vector<char> x = Values(kernel.lhs.element, c.batch * c.m * c.k, 1);
@@ -81,25 +82,23 @@ void Compare(const GemmKernel& kernel, const Case& c, Executor* executor) {
                                      : Operand::Dense(w.data(), rhs_dtype, c.n, c.k, c.batch);
   const PackedOperands panels(kernel, lhs, rhs, c.zeros);
   std::vector<float> expected(c.batch * c.m * c.n, 0.5f), got = expected;
-  GemmArgs args = ArgsOf(c, kernel, expected.data());
-  panels.PutInto(kernel, args);
-  RunGemm(kernel, args, nullptr);
+  GemmProblem problem = ProblemOf(c, kernel, expected.data());
+  RunGemm(kernel, problem, panels.Panels(kernel, problem), nullptr);
 
-  GemmArgs own = ArgsOf(c, kernel, got.data());
+  problem = ProblemOf(c, kernel, got.data());
+  if (!c.lhs_is_packed) problem.lhs = lhs;
+  if (!c.rhs_is_packed) problem.rhs = rhs;
   FlipBits flip(got.data());
   if (c.has_blocks) {
-    own.epilogue.block = &flip;
+    problem.epilogue.block = &flip;
     FlipBits::Flip(reinterpret_cast<uint32_t*>(expected.data()), static_cast<int64_t>(expected.size()));
   }
   const ProductBytes bytes = ProductBytesOf(kernel, c.batch, c.m, c.n, c.k);
   AlignedBytes lhs_buffer(c.rhs_is_packed ? panels.lhs.size() : bytes.lhs), rhs_buffer(bytes.rhs);
-  RunProduct(kernel,
-             {.lhs = lhs,
-              .rhs = rhs,
-              .lhs_panels = c.lhs_is_packed ? panels.lhs.data() : nullptr,
-              .rhs_panels = c.rhs_is_packed ? panels.rhs.data() : nullptr,
-              .subnormals_are_zero = c.zeros},
-             own, {lhs_buffer.data(), rhs_buffer.data()}, executor);
+  PackAndMultiply(
+      kernel, problem,
+      {.lhs = c.lhs_is_packed ? panels.lhs.data() : nullptr, .rhs = c.rhs_is_packed ? panels.rhs.data() : nullptr},
+      {lhs_buffer.data(), rhs_buffer.data()}, executor);
   EXPECT_EQ(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)), 0) << absl::StrCat(
       kernel.name, " ", c.batch, " x ", c.m, " x ", c.n, " x ", c.k, c.rhs_in_place ? "" : " transposed",
       c.lhs_is_packed ? ", lhs packed" : "", c.rhs_is_packed ? ", rhs packed" : "", c.zeros ? "" : ", with subnormals",
@@ -139,14 +138,14 @@ TEST(ProductTest, GivesTheBitsOfPackedPanelsBlockByBlock) {
     const int64_t n = (int64_t{17} << 20) / kernel->rhs.GroupBytes(1) * kernel->rhs.k_group * kernel->rhs.width / 700;
     const Case small[] = {{1, 130, 256, 200}, {1, 200, 300, 129, false}, {1, 129, 256, 250, true, false, false, false}};
     for (Case c : small) {
-      EXPECT_TRUE(IsFasterLongK(*kernel, ArgsOf(c, *kernel), &threads)) << kernel->name;
-      EXPECT_FALSE(IsFasterLongK(*kernel, ArgsOf(c, *kernel), nullptr)) << kernel->name;
+      EXPECT_TRUE(IsFasterLongK(*kernel, ProblemOf(c, *kernel), &threads)) << kernel->name;
+      EXPECT_FALSE(IsFasterLongK(*kernel, ProblemOf(c, *kernel), nullptr)) << kernel->name;
       Compare(*kernel, c, &threads);
       c.has_blocks = true;
       Compare(*kernel, c, &threads);
     }
     Case large = {1, 97, n, 700};
-    EXPECT_TRUE(IsFasterLongK(*kernel, ArgsOf(large, *kernel), nullptr)) << kernel->name;
+    EXPECT_TRUE(IsFasterLongK(*kernel, ProblemOf(large, *kernel), nullptr)) << kernel->name;
     Compare(*kernel, large, nullptr);
     Compare(*kernel, large, &threads);
     large.has_blocks = true;

@@ -182,8 +182,8 @@ void ReferenceGemmF32(int64_t batch, int64_t m, int64_t n, int64_t k, const floa
   }
 }
 
-float ReferenceEpilogue(const GemmArgs& args, int64_t b, int64_t m, int64_t n, float sum) {
-  const Epilogue& epi = args.epilogue;
+float ReferenceEpilogue(const GemmProblem& problem, int64_t b, int64_t m, int64_t n, float sum) {
+  const Epilogue& epi = problem.epilogue;
   float v = Round(Flush(sum, epi.subnormals_are_zero), epi.sum_dtype);
   const auto times = [&](float scale, DType dtype) { v = Round(Flush(v * scale, epi.subnormals_are_zero), dtype); };
   const auto times_lhs = [&] {
@@ -195,7 +195,7 @@ float ReferenceEpilogue(const GemmArgs& args, int64_t b, int64_t m, int64_t n, f
   if (epi.rhs_first) times_rhs();
   times_lhs();
   if (!epi.rhs_first) times_rhs();
-  return Round(v, args.out_dtype);
+  return Round(v, problem.out.dtype);
 }
 
 }  // namespace aqt::kernels

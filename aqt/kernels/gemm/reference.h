@@ -51,7 +51,7 @@ void ReferenceGemmF32(int64_t batch, int64_t m, int64_t n, int64_t k, const floa
                       double* magnitudes);
 
 // The epilogue for product element (b, m, n), as an f32 that the output's dtype can represent.
-float ReferenceEpilogue(const GemmArgs& args, int64_t b, int64_t m, int64_t n, float sum);
+float ReferenceEpilogue(const GemmProblem& problem, int64_t b, int64_t m, int64_t n, float sum);
 
 }  // namespace aqt::kernels
 

@@ -8,8 +8,8 @@
 
 namespace aqt::kernels::internal {
 
-// Runs a product and, if AQT_VERBOSE asks for it, prints one line about it to stderr.
-void RunReported(const GemmKernel& kernel, const GemmArgs& args, absl::FunctionRef<void()> run);
+// Runs a product and reports it as AQT_VERBOSE asks: one line to stderr.
+void RunReported(const GemmKernel& kernel, const GemmProblem& problem, absl::FunctionRef<void()> run);
 
 }  // namespace aqt::kernels::internal
 

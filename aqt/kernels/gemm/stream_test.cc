@@ -19,37 +19,28 @@ namespace {
 
 constexpr int64_t kM = 4100, kN = 1040, kK = 8;
 
-// [kM, kN] of f32; memory around the output keeps its bytes.
-GemmArgs ArgsFor(char* out) {
-  GemmArgs args;
-  args.m = kM;
-  args.n = kN;
-  args.k = kK;
-  args.out = out;
-  args.out_rows = AxisGroup::Of(kM, kN);
-  args.out_cols = AxisGroup::Of(kN, 1);
-  return args;
-}
+// [kM, kN] of f32; neighbours of the output keep their bytes.
+GemmProblem ProblemFor(char* out) { return GemmProblem::Dense(1, kM, kN, kK, DType::kF32, out); }
 
 TEST(StreamTest, LargeOutputsOfWholeLinesAreStreamed) {
   alignas(64) char out[128];
-  GemmArgs args = ArgsFor(out);
-  EXPECT_TRUE(internal::StreamsOutput(args, 32));
-  args.m = 512;
-  EXPECT_FALSE(internal::StreamsOutput(args, 32));
-  args.batch = 8;
-  EXPECT_TRUE(internal::StreamsOutput(args, 32));
-  args.out_batch = AxisGroup::Of(8, 512 * kN + 1);
-  EXPECT_FALSE(internal::StreamsOutput(args, 32));
-  args = ArgsFor(out);
-  args.out_rows = AxisGroup::Of(kM, kN + 1);
-  EXPECT_FALSE(internal::StreamsOutput(args, 32));
-  args = ArgsFor(out + 4);
-  EXPECT_FALSE(internal::StreamsOutput(args, 32));
-  args = ArgsFor(out);
-  args.epilogue.adds = true;
-  EXPECT_FALSE(internal::StreamsOutput(args, 32));
-  EXPECT_FALSE(internal::StreamsOutput(ArgsFor(out), 8));
+  GemmProblem problem = ProblemFor(out);
+  EXPECT_TRUE(internal::StreamsOutput(problem, 32));
+  problem.m = 512;
+  EXPECT_FALSE(internal::StreamsOutput(problem, 32));
+  problem.batch = 8;
+  EXPECT_TRUE(internal::StreamsOutput(problem, 32));
+  problem.out.batch = AxisGroup::Of(8, 512 * kN + 1);
+  EXPECT_FALSE(internal::StreamsOutput(problem, 32));
+  problem = ProblemFor(out);
+  problem.out.rows = AxisGroup::Of(kM, kN + 1);
+  EXPECT_FALSE(internal::StreamsOutput(problem, 32));
+  problem = ProblemFor(out + 4);
+  EXPECT_FALSE(internal::StreamsOutput(problem, 32));
+  problem = ProblemFor(out);
+  problem.epilogue.adds = true;
+  EXPECT_FALSE(internal::StreamsOutput(problem, 32));
+  EXPECT_FALSE(internal::StreamsOutput(ProblemFor(out), 8));
 }
 
 TEST(StreamTest, GivesTheBitsOfOtherStores) {
@@ -69,12 +60,10 @@ TEST(StreamTest, GivesTheBitsOfOtherStores) {
     const AlignedBytes rhs = Packed(kernel->target, kernel->rhs, Operand::Dense(w, dtype, kN, kK));
     AlignedBytes streamed(kM * kN * 4 + 64), stored(kM * kN * 4 + 64);
     for (const bool streams : {false, true}) {
-      GemmArgs args = ArgsFor(streams ? streamed.data() : stored.data() + 4);
-      args.lhs = lhs.data();
-      args.rhs = rhs.data();
-      args.epilogue.lhs_scale = row_scale.data();
-      args.epilogue.rhs_scale = col_scale.data();
-      RunGemm(*kernel, args, &threads);
+      GemmProblem problem = ProblemFor(streams ? streamed.data() : stored.data() + 4);
+      problem.epilogue.lhs_scale = row_scale.data();
+      problem.epilogue.rhs_scale = col_scale.data();
+      RunGemm(*kernel, problem, {.lhs = lhs.data(), .rhs = rhs.data()}, &threads);
     }
     EXPECT_EQ(std::memcmp(streamed.data(), stored.data() + 4, kM * kN * 4), 0) << kernel->name;
     EXPECT_EQ(streamed.data()[kM * kN * 4], 0x5a) << kernel->name;

@@ -25,15 +25,8 @@ void Multiply(const char* variable, const absl::StatusOr<Verbosity>& want) {
   const AlignedBytes lhs = Packed(kernel.target, kernel.lhs, Operand::Dense(values.data(), DType::kS8, 2, 7));
   const AlignedBytes rhs = Packed(kernel.target, kernel.rhs, Operand::Dense(values.data(), DType::kS8, 1, 7));
   std::vector<float> out(2);
-  GemmArgs args;
-  args.m = 2;
-  args.n = 1;
-  args.k = 7;
-  args.lhs = lhs.data();
-  args.rhs = rhs.data();
-  args.out = out.data();
-  args.out_rows = AxisGroup::Of(2, 1);
-  RunGemm(kernel, args, nullptr);
+  const GemmProblem problem = GemmProblem::Dense(1, 2, 1, 7, DType::kF32, out.data());
+  RunGemm(kernel, problem, {.lhs = lhs.data(), .rhs = rhs.data()}, nullptr);
   std::exit(out == std::vector<float>(2, 7.0f) && VerbosityFromEnvironment() == want ? 0 : 1);
 }
 

@@ -17,19 +17,7 @@ struct AxisGroup {
   static constexpr int kMaxRank = 8;
 
   int rank = 0;
-  // The first `rank` entries of each. The others are uninitialized because every call creates dozens of groups.
-  int64_t size[kMaxRank], stride[kMaxRank];
-
-  AxisGroup() {}  // NOLINT: "= default" would zero-fill `AxisGroup{}` and structs that hold groups
-  AxisGroup(const AxisGroup& other) { *this = other; }
-  AxisGroup& operator=(const AxisGroup& other) {
-    rank = other.rank;
-    for (int i = 0; i < rank; ++i) {
-      size[i] = other.size[i];
-      stride[i] = other.stride[i];
-    }
-    return *this;
-  }
+  int64_t size[kMaxRank] = {}, stride[kMaxRank] = {};  // the first `rank` of each
 
   static AxisGroup Of(int64_t size, int64_t stride) {
     AxisGroup group;
@@ -62,7 +50,7 @@ struct AxisGroup {
 struct Operand {
   const void* data = nullptr;
   DType dtype = DType::kF32;
-  AxisGroup batch, rows, k;
+  AxisGroup batch = {}, rows = {}, k = {};
 
   // A dense row-major matrix [rows, k], or a batch of them.
   static Operand Dense(const void* data, DType dtype, int64_t rows, int64_t k, int64_t batch = 1) {

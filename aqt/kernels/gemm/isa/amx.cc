@@ -142,12 +142,10 @@ AQT_AMX inline void ScaleRows(const Acc* sums, int64_t rows, const TileScales& s
 // How finished sums of full width become the output.
 enum class Finish { kStore, kScale, kGeneral };
 
-Finish FinishOf(const GemmArgs& args, GemmSums sums) {
-  const bool rows_of_columns = args.out_rows.rank <= 1 && args.out_cols.rank <= 1 && args.out_cols.InnerStride() == 1;
-  if (!rows_of_columns) return Finish::kGeneral;
-  const Epilogue& epi = args.epilogue;
-  if (args.out_dtype == DType::kS32) return Finish::kStore;
-  if (args.out_dtype != DType::kF32 || !epi.IsF32()) return Finish::kGeneral;
+Finish FinishOf(const GemmOutput& out, const Epilogue& epi, GemmSums sums) {
+  if (!out.HasRows()) return Finish::kGeneral;
+  if (out.dtype == DType::kS32) return Finish::kStore;
+  if (out.dtype != DType::kF32 || !epi.IsF32()) return Finish::kGeneral;
   const bool scales = epi.lhs_scale != nullptr || epi.rhs_scale != nullptr;
   // Sums of bf16 are never subnormal.
   return sums == GemmSums::kF32 && !scales && !epi.adds ? Finish::kStore : Finish::kScale;
@@ -173,23 +171,24 @@ AQT_AMX inline void DecodeS4(const char* from, int64_t groups, char* to) {
 
 // Implements GemmKernel::block.
 template <class Ops>
-AQT_AMX void Block(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int64_t n0, int64_t n1) {
+AQT_AMX void Block(const GemmProblem& problem, const GemmPanels& panels, int64_t b, int64_t m0, int64_t m1, int64_t n0,
+                   int64_t n1) {
   using Acc = typename Ops::Acc;
   constexpr int64_t kStepGroups = PanelFormat::kStepGroups;
   constexpr bool kIsS4 = Ops::kRhs.element == PanelFormat::Element::kS4;
   static_assert(Ops::kLhs.width == kRows && Ops::kRhs.width == kCols);
-  const int64_t groups = Ops::kRhs.NumGroups(args.k), steps = (groups + kStepGroups - 1) / kStepGroups;
-  const int64_t lhs_panel_bytes = Ops::kLhs.PanelBytes(args.k), rhs_panel_bytes = Ops::kRhs.PanelBytes(args.k);
-  const char* lhs = static_cast<const char*>(args.lhs) + b * args.lhs_batch_bytes + m0 / kRows * lhs_panel_bytes;
-  const char* rhs = static_cast<const char*>(args.rhs) + b * args.rhs_batch_bytes + n0 / kCols * rhs_panel_bytes;
-  // Blocks have equal size, so that the last one is not a short remainder.
+  const int64_t groups = Ops::kRhs.NumGroups(problem.k), steps = (groups + kStepGroups - 1) / kStepGroups;
+  const int64_t lhs_panel_bytes = Ops::kLhs.PanelBytes(problem.k), rhs_panel_bytes = Ops::kRhs.PanelBytes(problem.k);
+  const char* lhs = static_cast<const char*>(panels.lhs) + b * panels.lhs_batch_bytes + m0 / kRows * lhs_panel_bytes;
+  const char* rhs = static_cast<const char*>(panels.rhs) + b * panels.rhs_batch_bytes + n0 / kCols * rhs_panel_bytes;
+  // Blocks of equal size, so that the last one is not a short remainder.
   const int64_t num_blocks = std::max<int64_t>(1, (steps + kBlockSteps - 1) / kBlockSteps);
   const int64_t block_steps = (steps + num_blocks - 1) / num_blocks;
   const int64_t whole_steps = kIsS4 ? steps : groups / kStepGroups;
 
-  const Finish full_finish = FinishOf(args, std::is_same_v<Acc, float> ? GemmSums::kF32 : GemmSums::kS32);
-  const Epilogue& epi = args.epilogue;
-  const int64_t row_stride = args.out_rows.rank == 0 ? 0 : args.out_rows.stride[0];
+  const Epilogue& epi = problem.epilogue;
+  const Finish full_finish = FinishOf(problem.out, epi, std::is_same_v<Acc, float> ? GemmSums::kF32 : GemmSums::kS32);
+  const int64_t row_stride = problem.out.rows.rank == 0 ? 0 : problem.out.rows.stride[0];
   float row_scales[kAmxBlockRows], col_scales[kCols];
   if (full_finish == Finish::kScale) {
     LoadScales(epi.lhs_scale == nullptr ? nullptr : epi.lhs_scale + b * epi.lhs_batch_stride, epi.lhs_stride, m0,
@@ -230,7 +229,7 @@ AQT_AMX void Block(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int6
         Acc* sums = partial + (m - m0) * kCols;
         char* out = nullptr;
         if (finish != Finish::kGeneral) {
-          out = static_cast<char*>(args.out) + 4 * (args.out_batch.Offset(b) + m * row_stride + n);
+          out = static_cast<char*>(problem.out.data) + 4 * (problem.out.batch.Offset(b) + m * row_stride + n);
         }
         if (rows <= kRows / 2) {
           if (s == 0) ZeroSums();
@@ -259,7 +258,7 @@ AQT_AMX void Block(const GemmArgs& args, int64_t b, int64_t m0, int64_t m1, int6
           scale_rows(finished, rows, {row_scales + (m - m0), col_scales, /*any=*/true, epi.rhs_first, epi.adds},
                      reinterpret_cast<float*>(out), row_stride);
         } else {
-          FinishTile(Target::kAvx512, args, b, m, rows, n, cols, finished, kCols);
+          FinishTile(Target::kAvx512, problem, b, m, rows, n, cols, finished, kCols);
         }
       }
       s = end;

@@ -4,11 +4,11 @@
 #include <memory>
 #include <tuple>
 #include <utility>
-#include <vector>
 
 #include "aqt/core/check.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"
+#include "aqt/kernels/contraction.h"
 #include "aqt/kernels/digits/digits.h"
 #include "aqt/kernels/gemm/product.h"
 #include "aqt/kernels/gemm/table.h"
@@ -18,6 +18,8 @@
 
 namespace aqt::internal {
 namespace {
+
+using kernels::Extent;
 
 // ---- dtypes
 
@@ -64,39 +66,25 @@ std::optional<DType> ConvertedDType(const Contraction& contraction, DType dtype)
   return std::nullopt;
 }
 
-bool HasTooManyAxes(const Shape& shape) { return shape.rank() > kernels::AxisGroup::kMaxRank; }
-
-// The operand for the kernels: a view, or a copy in the order [batch, rows, k] if it has more axes than they take.
+// The operand for the kernels: as it is, or copied in the order [batch, rows, k] if it has more axes than they take.
 kernels::Operand KernelOrGathered(const ArrayRef& x, Side side, const OperandAxes& axes, Workspace& workspace) {
-  if (!HasTooManyAxes(x.shape)) return KernelOperand(x, axes);
-  ArrayRef view(x.dtype, {}, {}, x.data);
-  int64_t extents[3] = {1, 1, 1};
-  const Axes* groups[] = {&axes.batch, &axes.rows, &axes.k};
-  for (int i = 0; i < 3; ++i) {
-    for (const int64_t axis : *groups[i]) {
-      view.shape.push_back(x.shape[axis]);
-      view.strides.push_back(x.strides[axis]);
-      extents[i] *= x.shape[axis];
-    }
-  }
-  const MutableArrayRef gathered(
-      x.dtype, view.shape, workspace.Get(OfSide(side == Side::kLhs, ScratchSlot::kLhsGathered), x.aval().num_bytes()));
-  AQT_CHECK(CopyArray(view, gathered).ok());
-  return kernels::Operand::Dense(gathered.data, x.dtype, extents[1], extents[2], extents[0]);
+  if (!kernels::HasTooManyAxes(x.shape)) return kernels::OperandOf(x, axes);
+  const ScratchSlot slot = OfSide(side == Side::kLhs, ScratchSlot::kLhsGathered);
+  return kernels::GatheredOperand(x, axes, workspace.Get(slot, x.aval().num_bytes()));
 }
 
-int64_t Extent(const Shape& shape, const Axes& axes) {
-  int64_t extent = 1;
-  for (const int64_t axis : axes) extent *= shape[axis];
-  return extent;
-}
-
-// The operand for the kernels; only its extents are read if it is packed.
-kernels::Operand OperandOf(const ArrayRef& x, Side side, const OperandAxes& axes, bool is_packed,
-                           Workspace& workspace) {
-  if (!is_packed) return KernelOrGathered(x, side, axes, workspace);
-  return kernels::Operand::Dense(nullptr, x.dtype, Extent(x.shape, axes.rows), Extent(x.shape, axes.k),
-                                 Extent(x.shape, axes.batch));
+// The product into `out`, without operands: a call may have packed ones.
+kernels::GemmProblem ProblemOf(const Contraction& contraction, const Shape& lhs, const Shape& rhs,
+                               const kernels::GemmOutput& out, const kernels::Epilogue& epilogue) {
+  kernels::GemmProblem problem = {.batch = Extent(lhs, contraction.lhs.batch),
+                                  .m = Extent(lhs, contraction.lhs.rows),
+                                  .n = Extent(rhs, contraction.rhs.rows),
+                                  .k = Extent(lhs, contraction.lhs.k),
+                                  .out = out,
+                                  .epilogue = epilogue,
+                                  .subnormals_are_zero = true};
+  if (!problem.HasBlocks()) problem.epilogue.block = nullptr;
+  return problem;
 }
 
 // ---- a float lhs and an rhs of integers on digits
@@ -114,78 +102,72 @@ kernels::DigitScales GroupScales(const float* scales, int64_t batch, int64_t n) 
 }
 
 // `rhs_panels` is null if the rhs is not packed yet.
-void RunDigits(const Contraction& contraction, const ArrayRef& lhs, const ArrayRef& rhs, const void* rhs_panels,
-               const kernels::Epilogue& epilogue, const MutableArrayRef& out, const OutputAxes& out_axes,
-               Workspace& workspace, const Runtime& runtime) {
-  kernels::DigitArgs args;
-  args.format = DigitFormatOf(contraction, rhs.shape, contraction.rhs);
-  args.lhs = KernelOrGathered(lhs, Side::kLhs, contraction.lhs, workspace);
+void RunDigits(const Contraction& contraction, kernels::GemmProblem& problem, const ArrayRef& lhs, const ArrayRef& rhs,
+               const void* rhs_panels, Workspace& workspace, const Runtime& runtime) {
+  const kernels::DigitFormat format = DigitFormatOf(contraction, rhs.shape, contraction.rhs);
+  const bool integers = contraction.sums_are_integers();
+  kernels::Epilogue& epilogue = problem.epilogue;
+  problem.lhs = KernelOrGathered(lhs, Side::kLhs, contraction.lhs, workspace);
   if (rhs_panels == nullptr) {
-    void* panels = workspace.Get(ScratchSlot::kRhsPacked, args.lhs.batch.Count() * args.format.PackedBytes());
+    void* panels = workspace.Get(ScratchSlot::kRhsPacked, problem.batch * format.PackedBytes());
     CountPack(Side::kRhs, runtime);
-    kernels::PackDigitWeights(args.format, KernelOrGathered(rhs, Side::kRhs, contraction.rhs, workspace),
-                              GroupScales(epilogue.rhs_scale, args.lhs.batch.Count(), args.format.n), panels,
-                              runtime.executor);
+    kernels::PackDigitWeights(format, KernelOrGathered(rhs, Side::kRhs, contraction.rhs, workspace),
+                              GroupScales(epilogue.rhs_scale, problem.batch, format.n), panels, runtime.executor);
     rhs_panels = panels;
   }
-  args.rhs = rhs_panels;
-  args.rhs_batch_bytes = args.format.PackedBytes();
-  const int64_t batch = args.lhs.batch.Count(), m = args.lhs.rows.Count();
-  args.scratch = workspace.Get(
-      ScratchSlot::kLhsPacked,
-      kernels::DigitScratchBytes(contraction.target, args.format, batch, m, contraction.sums_are_integers()));
   CountPack(Side::kLhs, runtime);
-  args.out = out.data;
-  args.out_dtype = out.dtype;
-  args.out_batch = out_axes.batch;
-  args.out_rows = out_axes.rows;
-  args.out_cols = out_axes.cols;
-  args.epilogue = epilogue;
-  // These scales are applied with the groups.
-  if (args.format.has_scales()) args.epilogue.rhs_scale = nullptr;
-  if (contraction.sums_are_integers()) {
-    args.lhs_scales = GroupScales(epilogue.lhs_scale, batch, m);
-    args.epilogue.lhs_scale = nullptr;
+  kernels::DigitArgs args = {.format = format, .rhs = rhs_panels, .rhs_batch_bytes = format.PackedBytes()};
+  args.scratch = workspace.Get(ScratchSlot::kLhsPacked, kernels::DigitScratchBytes(contraction.target, format,
+                                                                                   problem.batch, problem.m, integers));
+  // Done with the groups:
+  if (format.has_scales()) epilogue.rhs_scale = nullptr;
+  if (integers) {
+    args.lhs_scales = GroupScales(epilogue.lhs_scale, problem.batch, problem.m);
+    epilogue.lhs_scale = nullptr;
   }
-  if (!kernels::HasBlocks(args.out_rows, args.out_cols)) args.epilogue.block = nullptr;
-  kernels::MultiplyDigits(contraction.target, args, runtime.executor);
+  kernels::MultiplyDigits(contraction.target, problem, args, runtime.executor);
 }
 
-// The product of operands in the form that the kernels take.
-void RunKernel(const Contraction& contraction, const ArrayRef& lhs, const ArrayRef& rhs, const PackedOperands& packed,
-               const kernels::Epilogue& epilogue, const MutableArrayRef& out, const OutputAxes& out_axes,
-               Workspace& workspace, const Runtime& runtime) {
-  if (contraction.on_digits()) {
-    return RunDigits(contraction, lhs, rhs, packed.rhs, epilogue, out, out_axes, workspace, runtime);
+// The matrix kernel for an rhs that is packed, or not.
+const kernels::GemmKernel& KernelFor(const Contraction& contraction, const PackedOperands& packed) {
+  return packed.rhs != nullptr ? *contraction.gemm_of_packed_rhs : *contraction.gemm;
+}
+
+// The product of operands as the kernels take them, unless windows slide over one.
+void RunDense(const Contraction& contraction, const ArrayRef& lhs, const ArrayRef& rhs, const PackedOperands& packed,
+              const kernels::Epilogue& epilogue, const kernels::GemmOutput& out, Workspace& workspace,
+              const Runtime& runtime) {
+  kernels::GemmProblem problem = ProblemOf(contraction, lhs.shape, rhs.shape, out, epilogue);
+  if (contraction.on_digits()) return RunDigits(contraction, problem, lhs, rhs, packed.rhs, workspace, runtime);
+  if (packed.lhs == nullptr) problem.lhs = KernelOrGathered(lhs, Side::kLhs, contraction.lhs, workspace);
+  if (packed.rhs == nullptr) problem.rhs = KernelOrGathered(rhs, Side::kRhs, contraction.rhs, workspace);
+  kernels::GemmPanels panels = {.lhs = packed.lhs, .rhs = packed.rhs};
+  if (contraction.exchanges_operands) {
+    problem.ExchangeOperands();
+    std::swap(panels.lhs, panels.rhs);
   }
-  const kernels::GemmKernel& kernel = packed.rhs != nullptr ? *contraction.gemm_of_packed_rhs : *contraction.gemm;
-  if (contraction.windows.has_value()) {
-    const WindowScales scales{.example = epilogue.lhs_scale, .channel = epilogue.rhs_scale, .epilogue = epilogue};
-    return ContractWindows(kernel, *contraction.windows, lhs, rhs, packed.rhs, out, scales, workspace, runtime);
-  }
-  GemmCall call;
-  call.lhs = OperandOf(lhs, Side::kLhs, contraction.lhs, packed.lhs != nullptr, workspace);
-  call.rhs = OperandOf(rhs, Side::kRhs, contraction.rhs, packed.rhs != nullptr, workspace);
-  call.lhs_panels = packed.lhs;
-  call.rhs_panels = packed.rhs;
-  call.out = out.data;
-  call.out_dtype = out.dtype;
-  call.out_axes = out_axes;
-  call.epilogue = epilogue;
-  if (contraction.exchanges_operands) call.ExchangeOperands();
-  RunGemmCall(kernel, call, workspace, runtime);
+  PackAndMultiply(KernelFor(contraction, packed), problem, panels, workspace, runtime);
+}
+
+// The same with windows.
+void RunWindows(const Contraction& contraction, const ArrayRef& lhs, const ArrayRef& rhs, const PackedOperands& packed,
+                const kernels::Epilogue& epilogue, const MutableArrayRef& out, Workspace& workspace,
+                const Runtime& runtime) {
+  const WindowScales scales{.example = epilogue.lhs_scale, .channel = epilogue.rhs_scale, .epilogue = epilogue};
+  ContractWindows(KernelFor(contraction, packed), *contraction.windows, lhs, rhs, packed.rhs, out, scales, workspace,
+                  runtime);
 }
 
 // The sums, dense.
 void Sum(const Contraction& contraction, const ArrayRef& lhs, const ArrayRef& rhs, const PackedOperands& packed,
          const kernels::Epilogue& epilogue, const MutableArrayRef& sums, Workspace& workspace, const Runtime& runtime) {
-  OutputAxes axes;
-  if (!contraction.windows.has_value()) {
-    const int64_t batch = Extent(lhs.shape, contraction.lhs.batch), m = Extent(lhs.shape, contraction.lhs.rows);
-    const int64_t n = Extent(rhs.shape, contraction.rhs.rows);
-    axes = {kernels::AxisGroup::Of(batch, m * n), kernels::AxisGroup::Of(m, n), kernels::AxisGroup::Of(n, 1)};
+  if (contraction.windows.has_value()) {
+    return RunWindows(contraction, lhs, rhs, packed, epilogue, sums, workspace, runtime);
   }
-  RunKernel(contraction, lhs, rhs, packed, epilogue, sums, axes, workspace, runtime);
+  const auto out =
+      kernels::GemmOutput::Dense(sums.data, sums.dtype, Extent(lhs.shape, contraction.lhs.rows),
+                                 Extent(rhs.shape, contraction.rhs.rows), Extent(lhs.shape, contraction.lhs.batch));
+  RunDense(contraction, lhs, rhs, packed, epilogue, out, workspace, runtime);
 }
 
 // An operand in the dtype that the kernels take. A packed operand has it already; `panels` is null otherwise.
@@ -196,49 +178,7 @@ ArrayRef Converted(const Contraction& contraction, Side side, const ArrayRef& x,
   return CastIntoSlot(x, dtype, OfSide(side == Side::kLhs, ScratchSlot::kLhsConverted), workspace);
 }
 
-// ---- operands wider than a byte
-
-// The operand as s32 in the order [batch, rows, k].
-std::vector<int32_t> Gathered(const ArrayRef& x, const Axes& batch, const Axes& contracting) {
-  ArrayRef view = x;
-  view.shape = Shape();
-  view.strides.clear();
-  const auto append = [&](const Axes& axes) {
-    for (const int64_t axis : axes) {
-      view.shape.push_back(x.shape[axis]);
-      view.strides.push_back(x.strides[axis]);
-    }
-  };
-  append(batch);
-  append(RemainingAxes(x.shape.rank(), contracting, batch));
-  append(contracting);
-  std::vector<int32_t> values(x.shape.num_elements());
-  AQT_CHECK(CastArray(view, MutableArrayRef(DType::kS32, view.shape, values.data())).ok());
-  return values;
-}
-
-// out (s32, dense) = lhs x rhs, each of them s2, s4, s8 or s32, at least one s32. Exact; wraps past 2^31. For unusual
-// containers only, with plain loops instead of the vector kernels.
-void ContractS32(const ArrayRef& lhs, const ArrayRef& rhs, const DotDims& dims, const MutableArrayRef& out) {
-  AQT_DCHECK(out.IsDense() && out.dtype == DType::kS32);
-  const std::vector<int32_t> a = Gathered(lhs, dims.lhs_batch, dims.lhs_contracting);
-  const std::vector<int32_t> b = Gathered(rhs, dims.rhs_batch, dims.rhs_contracting);
-  const int64_t k = Extent(lhs.shape, dims.lhs_contracting), batch = Extent(lhs.shape, dims.lhs_batch);
-  const int64_t m = Extent(lhs.shape, RemainingAxes(lhs.shape.rank(), dims.lhs_contracting, dims.lhs_batch));
-  const int64_t n = Extent(rhs.shape, RemainingAxes(rhs.shape.rank(), dims.rhs_contracting, dims.rhs_batch));
-  int32_t* sums = static_cast<int32_t*>(out.data);
-  for (int64_t i = 0; i < batch * m; ++i) {
-    for (int64_t j = 0; j < n; ++j) {
-      const int32_t* row = a.data() + i * k;
-      const int32_t* column = b.data() + (i / m * n + j) * k;
-      uint32_t sum = 0;
-      for (int64_t l = 0; l < k; ++l) sum += static_cast<uint32_t>(row[l]) * static_cast<uint32_t>(column[l]);
-      *sums++ = static_cast<int32_t>(sum);
-    }
-  }
-}
-
-// Sets the matrix kernels for a product of operands with these dtypes and this number of rows.
+// The matrix kernels of a product of operands with these dtypes and this many rows.
 void SetKernels(DType lhs, DType rhs, int64_t rows, kernels::Target target, bool adds_one_by_one,
                 Contraction& contraction) {
   kernels::GemmTypes types{.sums = contraction.sums_are_integers() ? kernels::GemmSums::kS32 : kernels::GemmSums::kF32,
@@ -353,7 +293,7 @@ void Contract(const Contraction& contraction, const ArrayRef& lhs, const ArrayRe
               Workspace& workspace, const Runtime& runtime, const PackedOperands& packed) {
   AQT_DCHECK(out.IsDense() && out.dtype == contraction.product);
   if (out.shape.num_elements() == 0) return;  // an operand without elements may have 2^40 rows
-  if (contraction.gemm == nullptr) return ContractS32(lhs, rhs, contraction.dims, out);
+  if (contraction.gemm == nullptr) return kernels::Contract(contraction.dims, lhs, rhs, out);
   const int64_t n = out.shape.num_elements();
   if (out.dtype == DType::kS32) return Sum(contraction, lhs, rhs, packed, {}, out, workspace, runtime);
   // Sums take four bytes each and are then narrowed.
@@ -379,9 +319,12 @@ void Contract(const Contraction& contraction, const ArrayRef& lhs, const ArrayRe
 void ContractScaled(const Contraction& contraction, const ArrayRef& lhs, const ArrayRef& rhs,
                     const kernels::Epilogue& epilogue, const MutableArrayRef& out, Workspace& workspace,
                     const Runtime& runtime, const PackedOperands& packed) {
-  RunKernel(contraction, Converted(contraction, Side::kLhs, lhs, packed.lhs, workspace),
-            Converted(contraction, Side::kRhs, rhs, packed.rhs, workspace), packed, epilogue, out,
-            contraction.windows.has_value() ? OutputAxes() : KernelOutput(out, contraction.lhs), workspace, runtime);
+  const ArrayRef left = Converted(contraction, Side::kLhs, lhs, packed.lhs, workspace);
+  const ArrayRef right = Converted(contraction, Side::kRhs, rhs, packed.rhs, workspace);
+  if (contraction.windows.has_value()) {
+    return RunWindows(contraction, left, right, packed, epilogue, out, workspace, runtime);
+  }
+  RunDense(contraction, left, right, packed, epilogue, kernels::OutputOf(out, contraction.lhs), workspace, runtime);
 }
 
 void AddContractSlots(const Contraction& contraction, const Aval& lhs, const Aval& rhs, int64_t product_elements,
@@ -408,7 +351,7 @@ void AddContractScaledSlots(const Contraction& contraction, const Aval& lhs, con
       if (is_lhs == (contraction.windows->pass != Pass::kDrhs)) slid = dtype.value_or(x.dtype);
       continue;
     }
-    if (HasTooManyAxes(x.shape)) {
+    if (kernels::HasTooManyAxes(x.shape)) {
       sizes.Add(OfSide(is_lhs, ScratchSlot::kLhsGathered), x.shape.num_elements() * SizeOf(dtype.value_or(x.dtype)));
     }
   }

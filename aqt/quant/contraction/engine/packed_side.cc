@@ -33,34 +33,10 @@ RowAxes RowAxesOf(const Shape& operand, const OperandAxes& axes) {
   return rows;
 }
 
-int64_t Count(const Shape& shape, const Axes& axes) {
-  int64_t count = 1;
-  for (const int64_t axis : axes) count *= shape[axis];
-  return count;
-}
-
 }  // namespace
 
-OperandAxes OperandAxesOf(const DotDims& dims, Side side, int64_t rank) {
-  const bool lhs = side == Side::kLhs;
-  OperandAxes axes{.batch = lhs ? dims.lhs_batch : dims.rhs_batch,
-                   .k = lhs ? dims.lhs_contracting : dims.rhs_contracting};
-  axes.rows = RemainingAxes(rank, axes.k, axes.batch);
-  return axes;
-}
-
-kernels::Operand KernelOperand(const ArrayRef& x, const OperandAxes& axes) {
-  kernels::Operand operand;
-  operand.data = x.data;
-  operand.dtype = x.dtype;
-  for (const int64_t axis : axes.batch) operand.batch.Append(x.shape[axis], x.strides[axis]);
-  for (const int64_t axis : axes.rows) operand.rows.Append(x.shape[axis], x.strides[axis]);
-  for (const int64_t axis : axes.k) operand.k.Append(x.shape[axis], x.strides[axis]);
-  return operand;
-}
-
-NoisyOperand KernelOperand(const ArrayRef& x, const OperandAxes& axes, const kernels::RandomNumbers& numbers,
-                           const Shape& draws) {
+NoisyOperand NoisyOperandOf(const ArrayRef& x, const OperandAxes& axes, const kernels::RandomNumbers& numbers,
+                            const Shape& draws) {
   NoisyOperand operand{.source = {}, .noise = {.numbers = numbers}};
   operand.source.data = x.data;
   operand.source.dtype = x.dtype;
@@ -76,23 +52,9 @@ NoisyOperand KernelOperand(const ArrayRef& x, const OperandAxes& axes, const ker
   return operand;
 }
 
-OutputAxes KernelOutput(const MutableArrayRef& out, const OperandAxes& lhs) {
-  const int64_t batch = static_cast<int64_t>(lhs.batch.size());
-  const int64_t rows_end = batch + static_cast<int64_t>(lhs.rows.size());
-  OutputAxes axes;
-  for (int64_t axis = 0; axis < out.shape.rank(); ++axis) {
-    kernels::AxisGroup& group = axis < batch ? axes.batch : axis < rows_end ? axes.rows : axes.cols;
-    group.Append(out.shape[axis], out.strides[axis]);
-  }
-  return axes;
-}
-
-int64_t PanelBytes(const kernels::PanelFormat& format, const kernels::Operand& operand) {
-  return operand.batch.Count() * format.PackedBytes(operand.rows.Count(), operand.k.Count());
-}
-
 int64_t PanelBytes(const kernels::PanelFormat& format, const Shape& shape, const OperandAxes& axes) {
-  return Count(shape, axes.batch) * format.PackedBytes(Count(shape, axes.rows), Count(shape, axes.k));
+  return kernels::Extent(shape, axes.batch) *
+         format.PackedBytes(kernels::Extent(shape, axes.rows), kernels::Extent(shape, axes.k));
 }
 
 void PackOperand(const kernels::GemmKernel& kernel, Side side, const kernels::Operand& x, void* panels,
@@ -106,75 +68,33 @@ void CountPack(Side side, const Runtime& runtime) {
   if (runtime.packs != nullptr) ++(side == Side::kLhs ? runtime.packs->lhs : runtime.packs->rhs);
 }
 
-void GemmCall::ExchangeOperands() {
-  std::swap(lhs, rhs);
-  std::swap(lhs_panels, rhs_panels);
-  std::swap(out_axes.rows, out_axes.cols);
-  std::swap(epilogue.lhs_scale, epilogue.rhs_scale);
-  std::swap(epilogue.lhs_stride, epilogue.rhs_stride);
-  std::swap(epilogue.lhs_batch_stride, epilogue.rhs_batch_stride);
-  std::swap(epilogue.first_dtype, epilogue.second_dtype);
-  epilogue.rhs_first = !epilogue.rhs_first;
-}
-
-namespace {
-
-// The arguments of a call without panels.
-kernels::GemmArgs ArgsOf(const GemmCall& call) {
-  kernels::GemmArgs args;
-  args.batch = call.lhs.batch.Count();
-  args.m = call.lhs.rows.Count();
-  args.n = call.rhs.rows.Count();
-  args.k = call.lhs.k.Count();
-  args.out = call.out;
-  args.out_dtype = call.out_dtype;
-  args.out_batch = call.out_axes.batch;
-  args.out_rows = call.out_axes.rows;
-  args.out_cols = call.out_axes.cols;
-  args.epilogue = call.epilogue;
-  if (!args.HasBlocks()) args.epilogue.block = nullptr;
-  return args;
-}
-
-}  // namespace
-
-void RunGemmCall(const kernels::GemmKernel& kernel, const GemmCall& call, Workspace& workspace,
-                 const Runtime& runtime) {
-  kernels::GemmArgs args = ArgsOf(call);
-  if (call.lhs_panels == nullptr) CountPack(Side::kLhs, runtime);
-  if (call.rhs_panels == nullptr) CountPack(Side::kRhs, runtime);
-  if (call.lines != nullptr) {
-    AQT_DCHECK(call.rhs_panels != nullptr);
-    args.rhs = call.rhs_panels;
-    args.rhs_batch_bytes = kernel.rhs.PackedBytes(args.n, args.k);
-    void* lines = workspace.Get(ScratchSlot::kLhsPacked, call.lines->BufferBytes());
-    return call.lines->Run(args, /*subnormals_are_zero=*/true, lines, runtime.executor);
+void PackAndMultiply(const kernels::GemmKernel& kernel, const kernels::GemmProblem& problem,
+                     const kernels::GemmPanels& packed, Workspace& workspace, const Runtime& runtime,
+                     const kernels::LinesPlan* lines) {
+  if (packed.lhs == nullptr) CountPack(Side::kLhs, runtime);
+  if (packed.rhs == nullptr) CountPack(Side::kRhs, runtime);
+  if (lines != nullptr) {
+    AQT_DCHECK(packed.rhs != nullptr);
+    void* buffer = workspace.Get(ScratchSlot::kLhsPacked, lines->BufferBytes());
+    return lines->Run(problem, {.rhs = packed.rhs, .rhs_batch_bytes = kernel.rhs.PackedBytes(problem.n, problem.k)},
+                      buffer, runtime.executor);
   }
-  kernels::ProductBytes bytes = {PanelBytes(kernel.lhs, call.lhs), PanelBytes(kernel.rhs, call.rhs)};
-  if (call.lhs_panels == nullptr && call.rhs_panels == nullptr) {
-    bytes = kernels::ProductBytesOf(kernel, args.batch, args.m, args.n, args.k);
-  }
+  const int64_t batch = problem.batch, m = problem.m, n = problem.n, k = problem.k;
+  kernels::ProductBytes bytes = {batch * kernel.lhs.PackedBytes(m, k), batch * kernel.rhs.PackedBytes(n, k)};
+  if (packed.lhs == nullptr && packed.rhs == nullptr) bytes = kernels::ProductBytesOf(kernel, batch, m, n, k);
   kernels::ProductBuffers buffers;
-  if (call.lhs_panels == nullptr) buffers.lhs = workspace.Get(ScratchSlot::kLhsPacked, bytes.lhs);
-  if (call.rhs_panels == nullptr) buffers.rhs = workspace.Get(ScratchSlot::kRhsPacked, bytes.rhs);
-  kernels::RunProduct(kernel,
-                      {.lhs = call.lhs,
-                       .rhs = call.rhs,
-                       .lhs_panels = call.lhs_panels,
-                       .rhs_panels = call.rhs_panels,
-                       .lhs_rows_overlap = call.lhs_rows_overlap,
-                       .subnormals_are_zero = true},
-                      args, buffers, runtime.executor);
+  if (packed.lhs == nullptr) buffers.lhs = workspace.Get(ScratchSlot::kLhsPacked, bytes.lhs);
+  if (packed.rhs == nullptr) buffers.rhs = workspace.Get(ScratchSlot::kRhsPacked, bytes.rhs);
+  kernels::PackAndMultiply(kernel, problem, packed, buffers, runtime.executor);
 }
 
-void RunGemmCallLongK(const kernels::GemmKernel& kernel, const GemmCall& call, Workspace& workspace,
-                      const Runtime& runtime) {
-  const kernels::GemmArgs args = ArgsOf(call);
-  void* buffer =
-      workspace.Get(ScratchSlot::kLhsPacked, kernels::LongKBytes(kernel, args.batch, args.m, args.n, args.k));
+void MultiplyLongK(const kernels::GemmKernel& kernel, const kernels::GemmProblem& problem, Workspace& workspace,
+                   const Runtime& runtime) {
+  const int64_t bytes = kernels::LongKBytes(kernel, problem.batch, problem.m, problem.n, problem.k);
+  void* buffer = workspace.Get(ScratchSlot::kLhsPacked, bytes);
   CountPack(Side::kLhs, runtime);
   CountPack(Side::kRhs, runtime);
-  kernels::RunGemmLongK(kernel, call.lhs, call.rhs, /*subnormals_are_zero=*/true, args, buffer, runtime.executor);
+  kernels::RunGemmLongK(kernel, problem, buffer, runtime.executor);
 }
 
 void GatherRows(const ArrayRef& scale, const Shape& operand, const OperandAxes& axes, float* rows) {

@@ -1,7 +1,7 @@
 #ifndef AQT_QUANT_CONTRACTION_ENGINE_PACKED_SIDE_H_
 #define AQT_QUANT_CONTRACTION_ENGINE_PACKED_SIDE_H_
 
-// The interface between arrays and the matrix kernels: axis groups, panels, kernel calls, scales per row. Internal.
+// Between arrays and the matrix kernels: panels, products in a workspace, scales per row. Internal.
 
 #include <cstdint>
 #include <memory>
@@ -10,6 +10,7 @@
 #include "aqt/core/array.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
+#include "aqt/kernels/contraction.h"
 #include "aqt/kernels/gemm/by_lines.h"
 #include "aqt/kernels/gemm/gemm.h"
 #include "aqt/kernels/panels/operand.h"
@@ -22,29 +23,17 @@
 
 namespace aqt::internal {
 
-// The axes of an operand as the kernels iterate over them; `rows` are the remaining ones.
-struct OperandAxes {
-  Axes batch = {}, rows = {}, k = {};
-  bool operator==(const OperandAxes&) const = default;
-};
-OperandAxes OperandAxesOf(const DotDims& dims, Side side, int64_t rank);
+using kernels::OperandAxes;
+using kernels::OperandAxesOf;
 
-// x as the kernels see it. Ranks up to AxisGroup::kMaxRank.
-kernels::Operand KernelOperand(const ArrayRef& x, const OperandAxes& axes);
-
-// The same with the noise of x: `numbers` for a dense tensor of shape `draws`, which broadcasts to x.
+// x as the kernels see it, with its noise: `numbers` of a dense tensor of the shape `draws`, which broadcasts to x. At
+// most AxisGroup::kMaxRank axes.
 struct NoisyOperand {
   kernels::Operand source;
   kernels::NoiseOperand noise;
 };
-NoisyOperand KernelOperand(const ArrayRef& x, const OperandAxes& axes, const kernels::RandomNumbers& numbers,
-                           const Shape& draws);
-
-// The memory layout of the product by batch, row (lhs) and column (rhs).
-struct OutputAxes {
-  kernels::AxisGroup batch, rows, cols;
-};
-OutputAxes KernelOutput(const MutableArrayRef& out, const OperandAxes& lhs);
+NoisyOperand NoisyOperandOf(const ArrayRef& x, const OperandAxes& axes, const kernels::RandomNumbers& numbers,
+                            const Shape& draws);
 
 // Everything that the bytes of a packed operand depend on, besides the tensor that was packed.
 struct PanelKey {
@@ -70,30 +59,17 @@ struct Panels {
 };
 
 // Bytes of panels for all matrices of an operand.
-int64_t PanelBytes(const kernels::PanelFormat& format, const kernels::Operand& operand);
 int64_t PanelBytes(const kernels::PanelFormat& format, const Shape& shape, const OperandAxes& axes);
 
-// out[b, m, n] = epilogue(sum over k of lhs[b, m, k] * rhs[b, n, k])
-struct GemmCall {
-  kernels::Operand lhs, rhs;
-  // The operands as panels of the kernel; null ones are packed first.
-  const void* lhs_panels = nullptr;
-  const void* rhs_panels = nullptr;
-  void* out = nullptr;
-  DType out_dtype = DType::kF32;
-  OutputAxes out_axes;
-  kernels::Epilogue epilogue;
-  bool lhs_rows_overlap = false;
-  const kernels::LinesPlan* lines = nullptr;  // set if the lhs is stored by lines
+// kernels::PackAndMultiply with buffers of a workspace. Operands without panels are packed first; with `lines`, the lhs
+// is stored by lines.
+void PackAndMultiply(const kernels::GemmKernel& kernel, const kernels::GemmProblem& problem,
+                     const kernels::GemmPanels& packed, Workspace& workspace, const Runtime& runtime,
+                     const kernels::LinesPlan* lines = nullptr);
 
-  // out^T = rhs x lhs instead, with the same bits.
-  void ExchangeOperands();
-};
-void RunGemmCall(const kernels::GemmKernel& kernel, const GemmCall& call, Workspace& workspace, const Runtime& runtime);
-
-// The same for a long k (kernels/gemm_long_k.h): panels are null, and the slot kLhsPacked has LongKBytes.
-void RunGemmCallLongK(const kernels::GemmKernel& kernel, const GemmCall& call, Workspace& workspace,
-                      const Runtime& runtime);
+// The same for a long k (kernels/gemm_long_k.h), without panels: the slot kLhsPacked has LongKBytes.
+void MultiplyLongK(const kernels::GemmKernel& kernel, const kernels::GemmProblem& problem, Workspace& workspace,
+                   const Runtime& runtime);
 
 // x packed for one side of the kernel. Subnormal f32 and bf16 operands of a product of floats become zero.
 void PackOperand(const kernels::GemmKernel& kernel, Side side, const kernels::Operand& x, void* panels,

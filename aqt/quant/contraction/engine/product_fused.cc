@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 
 #include "aqt/kernels/gemm/gemm.h"
 #include "aqt/kernels/panels/operand.h"
@@ -56,12 +57,6 @@ class FusedRun {
 
     float Smallest() const { return smallest.has_value() ? *smallest : SmallestMagnitude(scale, count); }
   };
-  // One side in the form that a kernel reads.
-  struct PackedSide {
-    kernels::Operand source;
-    const void* panels = nullptr;
-    RowScales scales;
-  };
 
   // The scales that multiply the product; none if the side has no such scale.
   RowScales OutputScales(Side side, const QuantizedSide& quantized) {
@@ -72,18 +67,21 @@ class FusedRun {
   void RunBytes() {
     const kernels::GemmKernel& kernel =
         rhs_is_packed_ ? *plan_.contraction.gemm_of_packed_rhs : *plan_.contraction.gemm;
-    const PackedSide lhs = PackSide(Side::kLhs, kernel), rhs = PackSide(Side::kRhs, kernel);
-    GemmCall call;
-    call.lhs = lhs.source;
-    call.rhs = rhs.source;
-    call.lhs_panels = lhs.panels;
-    call.rhs_panels = rhs.panels;
-    call.out = call_.out.data;
-    call.out_dtype = plan_.dtype;
-    call.out_axes = KernelOutput(call_.out, plan_.lhs.axes);
-    call.epilogue = EpilogueOf(lhs.scales, rhs.scales);
-    if (plan_.contraction.exchanges_operands) call.ExchangeOperands();
-    RunGemmCall(kernel, call, context_.workspace, context_.runtime);
+    kernels::GemmPanels panels;
+    const RowScales lhs = PackSide(Side::kLhs, kernel, panels.lhs), rhs = PackSide(Side::kRhs, kernel, panels.rhs);
+    const SidePlan& left = plan_.lhs;
+    kernels::GemmProblem problem = {.batch = kernels::Extent(left.x.shape, left.axes.batch),
+                                    .m = lhs.rows,
+                                    .n = rhs.rows,
+                                    .k = kernels::Extent(left.x.shape, left.axes.k),
+                                    .out = kernels::OutputOf(call_.out, plan_.lhs.axes),
+                                    .epilogue = EpilogueOf(lhs, rhs)};
+    if (!problem.HasBlocks()) problem.epilogue.block = nullptr;
+    if (plan_.contraction.exchanges_operands) {
+      problem.ExchangeOperands();
+      std::swap(panels.lhs, panels.rhs);
+    }
+    PackAndMultiply(kernel, problem, panels, context_.workspace, context_.runtime);
   }
 
   // The epilogue with these scales, either of which may be missing.
@@ -113,11 +111,8 @@ class FusedRun {
 
   RowScales ScaleRows(Side side, DType dtype) {
     const SidePlan& own = plan_.side(side);
-    RowScales rows{.rows = 1, .dtype = dtype};
-    for (const int64_t axis : own.axes.rows) rows.rows *= own.x.shape[axis];
-    rows.count = rows.rows;
-    for (const int64_t axis : own.axes.batch) rows.count *= own.x.shape[axis];
-    return rows;
+    const int64_t rows = kernels::Extent(own.x.shape, own.axes.rows);
+    return {.count = rows * kernels::Extent(own.x.shape, own.axes.batch), .rows = rows, .dtype = dtype};
   }
   // Where the scales of ScaleRows are written.
   float* ScaleBuffer(Side side, const RowScales& rows) {
@@ -144,101 +139,91 @@ class FusedRun {
     return rows;
   }
 
-  PackedSide PackSide(Side side, const kernels::GemmKernel& kernel) {
+  // Packs a side as a kernel reads it, unless it is packed already. Returns its scales.
+  RowScales PackSide(Side side, const kernels::GemmKernel& kernel, const void*& panels) {
     const Side kernel_side = KernelSide(plan_.contraction, side);
     const kernels::PanelFormat& format = kernel_side == Side::kLhs ? kernel.lhs : kernel.rhs;
     const CallOperand& in = sides_.Input(side);
     const SidePlan& own = plan_.side(side);
-    const ArrayRef& x = in.integers.data != nullptr ? in.integers : in.x;
-    // These structs are filled member by member: an initializer would first clear all their axes.
-    PackedSide packed;
-    packed.source = KernelOperand(x, own.axes);
     if (in.panels != nullptr) {
-      packed.panels = in.panels;
-      packed.scales = Read(side, in.prepared->scale[0]);
-      return packed;
+      panels = in.panels;
+      return Read(side, in.prepared->scale[0]);
     }
-    void* panels = sides_.Buffer(side, ScratchSlot::kLhsPacked, PanelBytes(format, packed.source));
-    packed.panels = panels;
+    void* const to = sides_.Buffer(side, ScratchSlot::kLhsPacked, PanelBytes(format, own.x.shape, own.axes));
+    panels = to;
 
     // QuantizePack writes each qvalue at the offset of its source, and writes no masks.
     const bool kept_elsewhere = in.keep_mask != nullptr || (in.keep_qvalue != nullptr && !in.x.IsDense());
     if (!own.step.has_value() || kept_elsewhere || in.has_qvalue()) {
       const QuantizedSide quantized = sides_.Quantize(side);
-      PackOperand(kernel, kernel_side, KernelOperand(quantized.operand, own.axes), panels, context_.runtime);
-      packed.scales = Read(side, quantized.scale[0]);
-      return packed;
+      PackOperand(kernel, kernel_side, kernels::OperandOf(quantized.operand, own.axes), to, context_.runtime);
+      return Read(side, quantized.scale[0]);
     }
-    QuantizeIntoPanels(side, x, kernel.target, format, panels, packed);
-    return packed;
+    return QuantizeIntoPanels(side, kernel.target, format, to);
   }
 
-  // Finds the scales, unless they are given, and quantizes x into panels and into the buffers that the caller keeps.
-  void QuantizeIntoPanels(Side side, const ArrayRef& x, kernels::Target target, const kernels::PanelFormat& format,
-                          void* panels, PackedSide& packed) {
+  // Quantizes a side into panels, with its noise if it has some, and into what the caller keeps. Finds the scales,
+  // unless they are given.
+  RowScales QuantizeIntoPanels(Side side, kernels::Target target, const kernels::PanelFormat& format, void* panels) {
     const CallOperand& in = sides_.Input(side);
     const SidePlan& own = plan_.side(side);
+    const QuantizeSpec& spec = *own.spec;
+    const ArrayRef& x = in.integers.data != nullptr ? in.integers : in.x;
     kernels::QuantizeArgs args;
-    args.src = packed.source;
     args.step = *own.step;
     if (in.factor.data != nullptr) args.k_factor = FactorAlongK(own, in);
     args.qvalues = in.keep_qvalue;
     args.panels = panels;
-    const bool finds_scales = in.prepared == nullptr && own.row_scales != FusedScales::kNo;
-    if (finds_scales) {
-      packed.scales = ScaleRows(side, own.spec->scale_dtype);
-      packed.scales.single = own.row_scales == FusedScales::kSingle;
-      args.scale = ScaleBuffer(side, packed.scales);
-      if (packed.scales.single) packed.scales.count = 1;
-      args.scales =
-          packed.scales.single ? kernels::QuantizeArgs::Scales::kSingle : kernels::QuantizeArgs::Scales::kPerRow;
+    const RowScales scales = ScalesWhilePacking(side, args);
+    args.step.scale_dtype = scales.dtype;
+    args.step.product_dtype = Promote(in.x.dtype, scales.dtype);
+
+    std::optional<NoisyOperand> noisy;
+    if (const std::optional<TensorDraws> draws = sides_.QuantizerOf(side).Draws(); draws.has_value()) {
+      noisy = NoisyOperandOf(x, own.axes, NumbersOf(spec.numerics, spec.scaled_dtype, *draws), draws->shape);
+      args.noise = &noisy->noise;
+    }
+    args.src = noisy.has_value() ? noisy->source : kernels::OperandOf(x, own.axes);
+    CountPack(side, context_.runtime);
+    kernels::QuantizePack(
+        target, format, args,
+        [&](float* absmax, int64_t n) { ScalesFromAbsMax(spec, context_.semantics.arithmetic, absmax, n); },
+        context_.runtime.executor);
+    if (args.scales != kernels::QuantizeArgs::Scales::kGiven && in.keep_scale != nullptr) {
+      ScatterScales(scales.scale, own.axes, MutableArrayRef(spec.scale_dtype, spec.scale_shape, in.keep_scale));
+    }
+    return scales;
+  }
+
+  // The scales that QuantizePack finds or reads, and how.
+  RowScales ScalesWhilePacking(Side side, kernels::QuantizeArgs& args) {
+    const CallOperand& in = sides_.Input(side);
+    const SidePlan& own = plan_.side(side);
+    RowScales scales;
+    if (in.prepared == nullptr && own.row_scales != FusedScales::kNo) {
+      scales = ScaleRows(side, own.spec->scale_dtype);
+      args.scale = ScaleBuffer(side, scales);
+      scales.single = own.row_scales == FusedScales::kSingle;
+      if (scales.single) scales.count = 1;
+      args.scales = scales.single ? kernels::QuantizeArgs::Scales::kSingle : kernels::QuantizeArgs::Scales::kPerRow;
     } else {
       const ArrayRef scale =
           in.prepared != nullptr ? in.prepared->scale[0].ref() : sides_.QuantizerOf(side).ComputeScaleOf(in.x);
-      packed.scales = ScaleRows(side, scale.dtype);
-      args.scale = ScaleBuffer(side, packed.scales);
+      scales = ScaleRows(side, scale.dtype);
+      args.scale = ScaleBuffer(side, scales);
       GatherScales(scale, own.x.shape, own.axes, args.scale);
       args.scales = kernels::QuantizeArgs::Scales::kGiven;
-      args.scale_batch_stride = packed.source.rows.Count();
+      args.scale_batch_stride = scales.rows;
       args.scale_row_stride = 1;
     }
-    packed.scales.scale = args.scale;
-    args.step.scale_dtype = packed.scales.dtype;
-    args.step.product_dtype = Promote(in.x.dtype, packed.scales.dtype);
-    QuantizeInto(side, x, target, format, args);
-    if (finds_scales && in.keep_scale != nullptr) {
-      ScatterScales(packed.scales.scale, own.axes,
-                    MutableArrayRef(own.spec->scale_dtype, own.spec->scale_shape, in.keep_scale));
-    }
-  }
-
-  // Quantizes `x` with `args`, and with its noise if any.
-  void QuantizeInto(Side side, const ArrayRef& x, kernels::Target target, const kernels::PanelFormat& format,
-                    kernels::QuantizeArgs& args) {
-    const QuantizeSpec& spec = *plan_.side(side).spec;
-    CountPack(side, context_.runtime);
-    const auto quantize = [&] {
-      kernels::QuantizePack(
-          target, format, args,
-          [&](float* absmax, int64_t n) { ScalesFromAbsMax(spec, context_.semantics.arithmetic, absmax, n); },
-          context_.runtime.executor);
-    };
-    const std::optional<TensorDraws> draws = sides_.QuantizerOf(side).Draws();
-    if (!draws.has_value()) return quantize();
-    const kernels::RandomNumbers numbers = NumbersOf(spec.numerics, spec.scaled_dtype, *draws);
-    const NoisyOperand noisy = KernelOperand(x, plan_.side(side).axes, numbers, draws->shape);
-    args.src = noisy.source;
-    args.noise = &noisy.noise;
-    quantize();
+    scales.scale = args.scale;
+    return scales;
   }
 
   // The factor of a gradient's lhs by batch and k, in its dtype.
   const float* FactorAlongK(const SidePlan& own, const CallOperand& in) {
     const OperandAxes axes{.batch = own.axes.batch, .rows = own.axes.k, .k = own.axes.rows};
-    int64_t n = 1;
-    for (const Axes* group : {&axes.batch, &axes.rows}) {
-      for (const int64_t axis : *group) n *= own.x.shape[axis];
-    }
+    const int64_t n = kernels::Extent(own.x.shape, axes.batch) * kernels::Extent(own.x.shape, axes.rows);
     float* factor = static_cast<float*>(
         context_.workspace.Get(ScratchSlot::kScaledGradient, n * static_cast<int64_t>(sizeof(float))));
     GatherRows(in.factor, own.x.shape, axes, factor);

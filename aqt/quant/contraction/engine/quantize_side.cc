@@ -254,10 +254,10 @@ std::optional<SideQuantizer::ScaleAndQvalue> SideQuantizer::QuantizeByKernel(con
   kernels::QuantizeArgs args;
   std::optional<NoisyOperand> noisy;
   if (const std::optional<TensorDraws> draws = Draws(); draws.has_value()) {
-    noisy = KernelOperand(x, axes, NumbersOf(spec.numerics, spec.scaled_dtype, *draws), draws->shape);
+    noisy = NoisyOperandOf(x, axes, NumbersOf(spec.numerics, spec.scaled_dtype, *draws), draws->shape);
     args.noise = &noisy->noise;
   }
-  args.src = noisy.has_value() ? noisy->source : KernelOperand(x, axes);
+  args.src = noisy.has_value() ? noisy->source : kernels::OperandOf(x, axes);
   const int64_t n = spec.num_scales();
   const Aval q_aval{spec.q_dtype, x.shape};
   args.step = *plan_.step;

@@ -310,19 +310,19 @@ kernels::Operand LhsOf(const WindowProduct& p, int64_t e, int64_t examples, int6
   return lhs;
 }
 
-// The kernel call for these examples and groups.
-GemmCall CallOf(const WindowProduct& p, const kernels::Operand& rhs, int64_t e, int64_t examples, int64_t g,
-                int64_t groups) {
-  GemmCall call;
-  call.lhs = LhsOf(p, e, examples, g, groups);
-  call.rhs = rhs;
-  call.out = static_cast<char*>(p.out) + (e * p.out_example + g * p.out_group) * SizeOf(p.out_dtype);
-  call.out_dtype = p.out_dtype;
-  call.out_axes.batch.Append(groups, p.out_group);
-  call.out_axes.rows.Append(examples, p.out_example);
-  Append(p.out_positions, call.out_axes.rows);
-  call.out_axes.cols.Append(p.rhs_columns.size, p.out_column);
-  return call;
+// The product of these.
+kernels::GemmProblem ProblemOf(const WindowProduct& p, const kernels::Operand& rhs, int64_t e, int64_t examples,
+                               int64_t g, int64_t groups) {
+  kernels::GemmOutput out = {
+      .data = static_cast<char*>(p.out) + (e * p.out_example + g * p.out_group) * SizeOf(p.out_dtype),
+      .dtype = p.out_dtype};
+  out.batch.Append(groups, p.out_group);
+  out.rows.Append(examples, p.out_example);
+  Append(p.out_positions, out.rows);
+  out.cols.Append(p.rhs_columns.size, p.out_column);
+  kernels::GemmProblem problem = kernels::GemmProblem::Of(LhsOf(p, e, examples, g, groups), rhs, out);
+  problem.subnormals_are_zero = true;
+  return problem;
 }
 
 // `slid` is the padded operand that the windows slide over; the other two may have no data.
@@ -368,18 +368,19 @@ void Run(const kernels::GemmKernel& kernel, WindowExtents extents, const WindowP
       for (int64_t i = 0; i < examples; ++i) std::fill_n(row_scale + i * positions, positions, scales.example[e + i]);
     }
     for (int64_t g = 0; g < p.groups; g += extents.group_step) {
-      GemmCall call = CallOf(p, rhs, e, examples, g, std::min(extents.group_step, p.groups - g));
-      call.rhs_panels = static_cast<const char*>(rhs_panels) + g * extents.rhs_bytes;
-      call.epilogue = scales.epilogue;
-      call.epilogue.lhs_scale = row_scale;
-      call.epilogue.lhs_stride = call.epilogue.rhs_stride = 1;
-      call.epilogue.lhs_batch_stride = 0;
-      call.epilogue.rhs_scale = scales.channel == nullptr ? nullptr : scales.channel + g * columns;
-      call.epilogue.rhs_batch_stride = columns;
-      call.epilogue.block_offset = e * p.out_example + g * p.out_group;
-      call.lhs_rows_overlap = true;
-      call.lines = lines;
-      RunGemmCall(kernel, call, workspace, runtime);
+      kernels::GemmProblem problem = ProblemOf(p, rhs, e, examples, g, std::min(extents.group_step, p.groups - g));
+      problem.lhs_rows_overlap = true;
+      kernels::Epilogue& epilogue = problem.epilogue;
+      epilogue = scales.epilogue;
+      epilogue.lhs_scale = row_scale;
+      epilogue.lhs_stride = epilogue.rhs_stride = 1;
+      epilogue.lhs_batch_stride = 0;
+      epilogue.rhs_scale = scales.channel == nullptr ? nullptr : scales.channel + g * columns;
+      epilogue.rhs_batch_stride = columns;
+      epilogue.block_offset = e * p.out_example + g * p.out_group;
+      if (!problem.HasBlocks()) epilogue.block = nullptr;
+      const kernels::GemmPanels packed = {.rhs = static_cast<const char*>(rhs_panels) + g * extents.rhs_bytes};
+      PackAndMultiply(kernel, problem, packed, workspace, runtime, lines);
     }
   }
 }
@@ -397,11 +398,12 @@ bool ExchangesOperands(const kernels::GemmKernel& kernel, const WindowExtents& e
 
 void RunLongK(const kernels::GemmKernel& kernel, const WindowExtents& extents, const WindowProduct& p,
               const kernels::Epilogue& epilogue, Workspace& workspace, const Runtime& runtime) {
-  GemmCall call = CallOf(p, RhsOf(p), 0, p.examples.size, 0, p.groups);
-  call.epilogue = epilogue;
-  call.epilogue.lhs_scale = call.epilogue.rhs_scale = nullptr;
-  if (ExchangesOperands(kernel, extents)) call.ExchangeOperands();
-  RunGemmCallLongK(kernel, call, workspace, runtime);
+  kernels::GemmProblem problem = ProblemOf(p, RhsOf(p), 0, p.examples.size, 0, p.groups);
+  problem.epilogue = epilogue;
+  problem.epilogue.lhs_scale = problem.epilogue.rhs_scale = nullptr;
+  if (!problem.HasBlocks()) problem.epilogue.block = nullptr;
+  if (ExchangesOperands(kernel, extents)) problem.ExchangeOperands();
+  MultiplyLongK(kernel, problem, workspace, runtime);
 }
 
 }  // namespace
