@@ -7,6 +7,7 @@
 #include "aqt/core/ceil_div.h"
 #include "aqt/kernels/digits/internal.h"
 #include "aqt/kernels/gemm/driver.h"
+#include "aqt/kernels/gemm/schedule.h"
 
 namespace aqt::kernels {
 namespace {
@@ -29,8 +30,8 @@ constexpr int64_t kThreadBytes = 640 << 10, kPassBytes = 4 << 20;
 // prefetched. From kFarWeights on, not even a part stays. One thread then gets them sooner without prefetching: the
 // processor itself reads ahead on four panels.
 constexpr int64_t kFetchedWeights = 20'000'000, kFarWeights = 40'000'000;
-// Below this many multiplications a second thread costs more than it saves.
-constexpr double kMinParallelWork = 1e6;
+// As kMinParallelWork: fewer multiplications, since each takes longer than one of a matrix kernel.
+constexpr double kMinParallelDigits = kMinParallelWork / 2;
 constexpr int64_t kMinParallelSplit = 8 << 10, kMinParallelIntegers = 256 << 10;
 
 int64_t RoundUp64(int64_t bytes) { return CeilDiv(bytes, 64) * 64; }
@@ -386,7 +387,7 @@ void MultiplyDigits(Target target, const GemmProblem& problem, const DigitArgs& 
     // cache too.
     const int64_t together = count < threads ? count : CeilDiv(count, threads);
     const int64_t panel_tasks = CeilDiv(panels, at_once);
-    ForEach(count * panel_tasks, static_cast<double>(elements) * args.format.n >= kMinParallelWork, executor,
+    ForEach(count * panel_tasks, static_cast<double>(elements) * args.format.n >= kMinParallelDigits, executor,
             [&](int64_t i) {
               const int64_t group = i / (together * panel_tasks), j = i % (together * panel_tasks);
               const int64_t group_size = std::min(together, count - group * together);

@@ -9,20 +9,14 @@
 
 #include "aqt/core/executor.h"
 #include "aqt/kernels/gemm/gemm.h"
-#include "aqt/kernels/panels/operand.h"
+#include "aqt/kernels/gemm/schedule.h"
 
 namespace aqt::kernels {
 
-// Whether there are at least as many blocks as threads.
-bool CanRunByBlocks(const GemmKernel& kernel, const Operand& lhs, const Executor* executor);
-
-// Whether this is faster than packing all rows first even if rows do not overlap.
-bool IsFasterByBlocks(const GemmKernel& kernel, const Operand& lhs);
-
 // What RunGemm gives for an lhs that Pack packed, bit for bit, unless Epilogue::adds. The rhs is packed; `buffer` has
 // room for all panels of the lhs, aligned to kPanelAlignment.
-void RunGemmByBlocks(const GemmKernel& kernel, const GemmProblem& problem, const GemmPanels& rhs, void* buffer,
-                     Executor* executor);
+void RunGemmByBlocks(const GemmKernel& kernel, const GemmProblem& problem, const GemmPanels& rhs, const BlockCuts& cuts,
+                     void* buffer, Executor* executor);
 
 }  // namespace aqt::kernels
 

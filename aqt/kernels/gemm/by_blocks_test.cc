@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "aqt/core/dtype.h"
+#include "aqt/core/machine/machine.h"
 #include "aqt/core/machine/target.h"
 #include "aqt/core/machine/thread_pool.h"
 #include "aqt/kernels/gemm/by_blocks.h"
@@ -16,6 +17,7 @@
 #include "aqt/kernels/gemm/gemm.h"
 #include "aqt/kernels/gemm/gemm_testing.h"
 #include "aqt/kernels/gemm/long_k.h"
+#include "aqt/kernels/gemm/schedule.h"
 #include "aqt/kernels/gemm/table.h"
 #include "aqt/kernels/panels/operand.h"
 #include "aqt/kernels/panels/pack.h"
@@ -190,11 +192,14 @@ class GemmBlocksTest : public ::testing::Test {
       AlignedBytes buffer(plan.BufferBytes());
       plan.Run(problem, panels, buffer.data(), executor);
     } else if (way == Way::kByBlocks) {
+      const BlockCuts cuts = CutBlocks(kernel, batch, m, k, ThisMachine(), UsefulThreads(problem, ThreadsOf(executor)));
       AlignedBytes buffer(packed.lhs.size());
-      RunGemmByBlocks(kernel, problem, panels, buffer.data(), executor);
+      RunGemmByBlocks(kernel, problem, panels, cuts, buffer.data(), executor);
     } else {
-      AlignedBytes buffer(LongKBytes(kernel, batch, m, n, k));
-      RunGemmLongK(kernel, problem, buffer.data(), executor);
+      const LongKCuts cuts =
+          CutLongK(kernel, batch, m, n, k, ThisMachine(), UsefulThreads(problem, ThreadsOf(executor)));
+      AlignedBytes buffer(cuts.Bytes());
+      RunGemmLongK(kernel, problem, cuts, buffer.data(), executor);
     }
     EXPECT_EQ(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)), 0)
         << absl::StrCat(kernel.name, " ", batch, " x ", m, " x ", n, " x ", k);
@@ -306,11 +311,12 @@ TEST_F(GemmBlocksTest, LongKOfNothingIsZero) {
   for (const GemmKernel* kernel : AllGemmKernels()) {
     if (!CanRunLongK(*kernel)) continue;
     std::vector<float> out(15, 1.0f);
-    AlignedBytes buffer(LongKBytes(*kernel, 1, 5, 3, 0));
+    const LongKCuts cuts = CutLongK(*kernel, 1, 5, 3, 0, ThisMachine(), /*threads=*/1);
+    AlignedBytes buffer(cuts.Bytes());
     const Operand lhs = Operand::Dense(nullptr, DTypeOf(kernel->lhs.element), 5, 0);
     const Operand rhs = Operand::Dense(nullptr, DTypeOf(kernel->rhs.element), 3, 0);
-    RunGemmLongK(*kernel, GemmProblem::Of(lhs, rhs, GemmOutput::Dense(out.data(), DType::kF32, 5, 3)), buffer.data(),
-                 nullptr);
+    RunGemmLongK(*kernel, GemmProblem::Of(lhs, rhs, GemmOutput::Dense(out.data(), DType::kF32, 5, 3)), cuts,
+                 buffer.data(), nullptr);
     EXPECT_EQ(out, std::vector<float>(15, 0.0f)) << kernel->name;
   }
 }

@@ -6,8 +6,10 @@
 
 #include "aqt/core/ceil_div.h"
 #include "aqt/core/dtype.h"
+#include "aqt/core/machine/machine.h"
 #include "aqt/kernels/gemm/driver.h"
 #include "aqt/kernels/gemm/report.h"
+#include "aqt/kernels/gemm/schedule.h"
 #include "aqt/kernels/panels/pack_lines.h"
 #include "aqt/kernels/panels/panel_format.h"
 
@@ -193,7 +195,7 @@ bool LinesPlan::PlacePlanes() {
     planes_[p].begin = block_lines_;
     block_lines_ += most_positions_ + planes_[p].high - planes_[p].low;
   }
-  return PlaceBytes() <= internal::kBlockBytes;
+  return PlaceBytes() <= FitL2(ThisMachine(), internal::kBlockBytes);
 }
 
 bool LinesPlan::Pays(int64_t n) const {
@@ -206,8 +208,8 @@ void LinesPlan::Run(const GemmProblem& problem, const GemmPanels& rhs, void* buf
   if (problem.n == 0) return;
   int32_t* const steps = static_cast<int32_t*>(buffer);
   MakeTable(steps);
-  const int64_t blocks = NumBlocks(), threads = internal::NumThreads(problem, executor);
-  const int64_t parts = threads == 1 ? 1 : std::min({blocks, threads * internal::kPartsPerThread, kMaxPlaces});
+  const int64_t blocks = NumBlocks(), threads = UsefulThreads(problem, ThreadsOf(executor));
+  const int64_t parts = threads == 1 ? 1 : std::min({blocks, threads * kPartsPerThread, kMaxPlaces});
   const auto run = [&](int64_t part) {
     char* const lines = static_cast<char*>(buffer) + TableBytes() + part * PlaceBytes();
     for (int64_t i = blocks * part / parts; i < blocks * (part + 1) / parts; ++i) {
@@ -224,10 +226,9 @@ void LinesPlan::Run(const GemmProblem& problem, const GemmPanels& rhs, void* buf
       }
     }
   };
-  internal::RunReported(kernel_, problem, [&] {
-    if (parts == 1) run(0);
-    else executor->ParallelFor(parts, run);
-  });
+  const internal::GemmReport report(kernel_, problem);
+  if (parts == 1) run(0);
+  else executor->ParallelFor(parts, run);
 }
 
 }  // namespace aqt::kernels

@@ -123,17 +123,7 @@ inline constexpr int64_t kShortRhsBytes = 16 << 10;
 inline constexpr int64_t kMaxSumGroups = 16384;
 static_assert(kMaxSumGroups * 4 * 255 * 128 < int64_t{1} << 31);
 
-// Below this many multiplications a second thread costs more than it saves (a wake-up takes 5 to 50 us).
-inline constexpr double kMinParallelWork = 2e6;
-// How many threads a product shall use: those of the executor, if it is large enough.
-inline int64_t NumThreads(const GemmProblem& problem, const Executor* executor) {
-  const double work = static_cast<double>(problem.batch) * problem.m * problem.n * problem.k;
-  return executor == nullptr || work < kMinParallelWork ? 1 : executor->NumThreads();
-}
-// The work is split into at most this many parts per thread, so that a late or slow thread does less of it.
-inline constexpr int64_t kPartsPerThread = 4;
-
-// Part i of n of these rows.
+// The i-th of n parts of these rows.
 inline RowsAhead PartOf(const RowsAhead& ahead, int64_t i, int64_t n) {
   const int64_t first = ahead.rows * i / n, last = ahead.rows * (i + 1) / n;
   RowsAhead part = ahead;

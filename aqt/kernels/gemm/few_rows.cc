@@ -122,7 +122,7 @@ void MultiplyChunk(const GemmKernel& kernel, const float* lhs, const GemmProblem
 #else
 
 void MultiplyChunk(const GemmKernel&, const float*, const GemmProblem&, int64_t, int64_t, int64_t) {
-  AQT_CHECK(!"ShouldMultiplyFewRows");
+  AQT_CHECK(!"Choose: few rows");
 }
 
 #endif
@@ -133,15 +133,6 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace aqt::kernels {
-bool ShouldMultiplyFewRows(const GemmKernel& kernel, const Operand& lhs, const Operand& rhs) {
-  const int64_t rows = lhs.rows.Count();
-  const bool in_place = rhs.rows.InnerStride() == 1;
-  return kernel.sums == GemmSums::kF32 && kernel.lhs.element == PanelFormat::Element::kF32 &&
-         kernel.rhs.element == PanelFormat::Element::kF32 && !kernel.emulated && kernel.target.Has(Capability::kAvx2) &&
-         rows >= 1 && rows <= kMaxFewRows && lhs.dtype == DType::kF32 && rhs.dtype == DType::kF32 &&
-         rhs.rows.rank <= 1 && rhs.k.rank <= 1 && (in_place || rhs.rows.Count() * rhs.k.Count() >= kMinPieces);
-}
-
 int64_t FewRowsFloats(const Operand& lhs) { return lhs.batch.Count() * lhs.rows.Count() * lhs.k.Count(); }
 
 void MultiplyFewRows(const GemmKernel& kernel, const GemmProblem& problem, float* lhs_rows, Executor* executor) {
@@ -166,7 +157,7 @@ void MultiplyFewRows(const GemmKernel& kernel, const GemmProblem& problem, float
     }
   };
   const int64_t tasks = problem.batch / std::max<int64_t>(1, together) * chunks;
-  if (internal::NumThreads(problem, executor) == 1) {
+  if (UsefulThreads(problem, ThreadsOf(executor)) == 1) {
     for (int64_t task = 0; task < tasks; ++task) run(task);
   } else {
     executor->ParallelFor(tasks, run);

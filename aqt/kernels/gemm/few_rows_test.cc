@@ -7,10 +7,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "aqt/core/dtype.h"
+#include "aqt/core/machine/machine.h"
 #include "aqt/core/machine/target.h"
 #include "aqt/core/machine/thread_pool.h"
 #include "aqt/kernels/gemm/gemm.h"
 #include "aqt/kernels/gemm/gemm_testing.h"
+#include "aqt/kernels/gemm/schedule.h"
 #include "aqt/kernels/gemm/table.h"
 #include "aqt/kernels/panels/operand.h"
 #include "gtest/gtest.h"
@@ -30,14 +32,16 @@ std::vector<float> Values(int64_t n, uint32_t seed) {
   return values;
 }
 
-// The f32 kernels with FMA on this machine.
+bool TakesFewRows(const GemmKernel& kernel, const Operand& lhs, const Operand& rhs) {
+  return Choose(kernel, GemmProblem::Of(lhs, rhs, {}), {}, Machine(), /*threads=*/1).strategy == GemmStrategy::kFewRows;
+}
+
+// Of f32 with FMA, on this machine.
 std::vector<const GemmKernel*> Kernels() {
   std::vector<const GemmKernel*> kernels;
   for (const GemmKernel* kernel : AllGemmKernels()) {
     const Operand x = Operand::Dense(nullptr, DType::kF32, 1, 1);
-    if (ShouldMultiplyFewRows(*kernel, x, x)) {
-      kernels.push_back(kernel);
-    }
+    if (TakesFewRows(*kernel, x, x)) kernels.push_back(kernel);
   }
   return kernels;
 }
@@ -97,11 +101,11 @@ TEST_F(FewRowsTest, OthersArePacked) {
     const Operand in_place = Operand::Transposed(nullptr, DType::kF32, 8, 8);
     const Operand large = Operand::Dense(nullptr, DType::kF32, kMinPieces / 8, 8);
     const bool fma = std::strncmp(kernel->name, "f32_avx", 7) == 0;
-    EXPECT_EQ(ShouldMultiplyFewRows(*kernel, x, in_place), fma) << kernel->name;
-    EXPECT_EQ(ShouldMultiplyFewRows(*kernel, x, large), fma) << kernel->name;
-    EXPECT_FALSE(ShouldMultiplyFewRows(*kernel, x, x)) << kernel->name;
-    EXPECT_FALSE(ShouldMultiplyFewRows(*kernel, many, in_place)) << kernel->name;
-    EXPECT_FALSE(ShouldMultiplyFewRows(*kernel, x, Operand::Dense(nullptr, DType::kBF16, 8, 8))) << kernel->name;
+    EXPECT_EQ(TakesFewRows(*kernel, x, in_place), fma) << kernel->name;
+    EXPECT_EQ(TakesFewRows(*kernel, x, large), fma) << kernel->name;
+    EXPECT_FALSE(TakesFewRows(*kernel, x, x)) << kernel->name;
+    EXPECT_FALSE(TakesFewRows(*kernel, many, in_place)) << kernel->name;
+    EXPECT_FALSE(TakesFewRows(*kernel, x, Operand::Dense(nullptr, DType::kBF16, 8, 8))) << kernel->name;
   }
 }
 

@@ -1,10 +1,7 @@
 #ifndef AQT_KERNELS_GEMM_PRODUCT_H_
 #define AQT_KERNELS_GEMM_PRODUCT_H_
 
-// The product of operands that may not be packed yet. It packs them in the way that is fastest for their extents. A few
-// rows of floats read the rhs in place (gemm_few_rows.h). A small product on several threads, or one with a large rhs,
-// packs one block of k at a time (gemm_long_k.h). Others pack the rhs first and then the lhs one block of rows at a
-// time (gemm_by_blocks.h), or all of both.
+// The product of operands of which any may not be packed yet. It packs them as gemm_schedule.h chooses.
 
 #include <cstdint>
 

@@ -7,11 +7,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "aqt/core/dtype.h"
+#include "aqt/core/machine/machine.h"
 #include "aqt/core/machine/target.h"
 #include "aqt/core/machine/thread_pool.h"
 #include "aqt/kernels/gemm/gemm.h"
 #include "aqt/kernels/gemm/gemm_testing.h"
-#include "aqt/kernels/gemm/long_k.h"
+#include "aqt/kernels/gemm/schedule.h"
 #include "aqt/kernels/gemm/table.h"
 #include "aqt/kernels/panels/operand.h"
 #include "aqt/kernels/panels/panel_format.h"
@@ -39,7 +40,12 @@ GemmProblem ProblemOf(const Case& c, const GemmKernel& kernel, void* out = nullp
   return problem;
 }
 
-// Values for a kernel's operand; some floats are subnormal.
+// On a machine with the default caches.
+GemmStrategy StrategyOf(const GemmKernel& kernel, const Case& c, int64_t threads) {
+  return Choose(kernel, ProblemOf(c, kernel), {}, Machine(), threads).strategy;
+}
+
+// Values of a kernel's operand; of floats some are subnormal.
 std::vector<char> Values(Element element, int64_t n, uint32_t seed) {
   if (element != Element::kF32 && element != Element::kBF16) {
     const std::vector<int8_t> values = RandomS8(n, seed);
@@ -138,14 +144,14 @@ TEST(ProductTest, GivesTheBitsOfPackedPanelsBlockByBlock) {
     const int64_t n = (int64_t{17} << 20) / kernel->rhs.GroupBytes(1) * kernel->rhs.k_group * kernel->rhs.width / 700;
     const Case small[] = {{1, 130, 256, 200}, {1, 200, 300, 129, false}, {1, 129, 256, 250, true, false, false, false}};
     for (Case c : small) {
-      EXPECT_TRUE(IsFasterLongK(*kernel, ProblemOf(c, *kernel), &threads)) << kernel->name;
-      EXPECT_FALSE(IsFasterLongK(*kernel, ProblemOf(c, *kernel), nullptr)) << kernel->name;
+      EXPECT_EQ(StrategyOf(*kernel, c, 2), GemmStrategy::kLongK) << kernel->name;
+      EXPECT_NE(StrategyOf(*kernel, c, 1), GemmStrategy::kLongK) << kernel->name;
       Compare(*kernel, c, &threads);
       c.has_blocks = true;
       Compare(*kernel, c, &threads);
     }
     Case large = {1, 97, n, 700};
-    EXPECT_TRUE(IsFasterLongK(*kernel, ProblemOf(large, *kernel), nullptr)) << kernel->name;
+    EXPECT_EQ(StrategyOf(*kernel, large, 1), GemmStrategy::kLongK) << kernel->name;
     Compare(*kernel, large, nullptr);
     Compare(*kernel, large, &threads);
     large.has_blocks = true;

@@ -21,20 +21,23 @@ void Report(const GemmKernel& kernel, const GemmProblem& problem, double seconds
                time);
 }
 
+Verbosity VerbosityOfProcess() {
+  static const Verbosity verbosity = VerbosityFromEnvironment().value_or(Verbosity::kOff);
+  return verbosity;
+}
+
 }  // namespace
 
-void RunReported(const GemmKernel& kernel, const GemmProblem& problem, absl::FunctionRef<void()> run) {
-  static const Verbosity verbosity = VerbosityFromEnvironment().value_or(Verbosity::kOff);
-  if (verbosity == Verbosity::kOff) return run();
-  if (verbosity == Verbosity::kDispatch) {
-    Report(kernel, problem, 0);
-    return run();
-  }
-  using Clock = std::chrono::steady_clock;
-  const Clock::time_point begin = Clock::now();
-  run();
-  const std::chrono::duration<double> seconds = Clock::now() - begin;
-  Report(kernel, problem, std::max(seconds.count(), 1e-9));
+GemmReport::GemmReport(const GemmKernel& kernel, const GemmProblem& problem) : kernel_(kernel), problem_(problem) {
+  const Verbosity verbosity = VerbosityOfProcess();
+  if (verbosity == Verbosity::kDispatch) Report(kernel, problem, 0);
+  if (verbosity == Verbosity::kProfile) begin_ = std::chrono::steady_clock::now();
+}
+
+GemmReport::~GemmReport() {
+  if (VerbosityOfProcess() != Verbosity::kProfile) return;
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin_;
+  Report(kernel_, problem_, std::max(seconds.count(), 1e-9));
 }
 
 }  // namespace aqt::kernels::internal

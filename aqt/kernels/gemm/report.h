@@ -3,13 +3,25 @@
 
 // The AQT_VERBOSE report of a matrix product. Internal.
 
-#include "absl/functional/function_ref.h"
+#include <chrono>
+
 #include "aqt/kernels/gemm/gemm.h"
 
 namespace aqt::kernels::internal {
 
-// Runs a product and reports it as AQT_VERBOSE asks: one line to stderr.
-void RunReported(const GemmKernel& kernel, const GemmProblem& problem, absl::FunctionRef<void()> run);
+// Lives while a product runs, and reports it as AQT_VERBOSE asks: one line to stderr.
+class GemmReport {
+ public:
+  GemmReport(const GemmKernel& kernel, const GemmProblem& problem);
+  ~GemmReport();
+  GemmReport(const GemmReport&) = delete;
+  GemmReport& operator=(const GemmReport&) = delete;
+
+ private:
+  const GemmKernel& kernel_;
+  const GemmProblem& problem_;
+  std::chrono::steady_clock::time_point begin_;  // if it is measured
+};
 
 }  // namespace aqt::kernels::internal
 

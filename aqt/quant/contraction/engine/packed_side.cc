@@ -9,8 +9,10 @@
 #include <variant>
 
 #include "aqt/core/check.h"
+#include "aqt/core/machine/machine.h"
 #include "aqt/kernels/gemm/long_k.h"
 #include "aqt/kernels/gemm/product.h"
+#include "aqt/kernels/gemm/schedule.h"
 #include "aqt/kernels/panels/pack.h"
 #include "aqt/quant/numerics/arith.h"
 #include "aqt/quant/numerics/numerics.h"
@@ -90,11 +92,14 @@ void PackAndMultiply(const kernels::GemmKernel& kernel, const kernels::GemmProbl
 
 void MultiplyLongK(const kernels::GemmKernel& kernel, const kernels::GemmProblem& problem, Workspace& workspace,
                    const Runtime& runtime) {
-  const int64_t bytes = kernels::LongKBytes(kernel, problem.batch, problem.m, problem.n, problem.k);
-  void* buffer = workspace.Get(ScratchSlot::kLhsPacked, bytes);
+  const Machine& machine = ThisMachine();
+  const int64_t batch = problem.batch, m = problem.m, n = problem.n, k = problem.k;
+  void* buffer = workspace.Get(ScratchSlot::kLhsPacked, kernels::LongKBytes(kernel, batch, m, n, k, machine));
   CountPack(Side::kLhs, runtime);
   CountPack(Side::kRhs, runtime);
-  kernels::RunGemmLongK(kernel, problem, buffer, runtime.executor);
+  const int64_t threads = kernels::UsefulThreads(problem, kernels::ThreadsOf(runtime.executor));
+  kernels::RunGemmLongK(kernel, problem, kernels::CutLongK(kernel, batch, m, n, k, machine, threads), buffer,
+                        runtime.executor);
 }
 
 void GatherRows(const ArrayRef& scale, const Shape& operand, const OperandAxes& axes, float* rows) {

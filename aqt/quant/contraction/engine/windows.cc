@@ -5,8 +5,9 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
+#include "aqt/core/machine/machine.h"
 #include "aqt/kernels/gemm/by_lines.h"
-#include "aqt/kernels/gemm/long_k.h"
+#include "aqt/kernels/gemm/schedule.h"
 #include "aqt/kernels/move/pad.h"
 #include "aqt/kernels/panels/operand.h"
 #include "aqt/quant/contraction/engine/packed_side.h"
@@ -447,8 +448,9 @@ void AddWindowSlots(const kernels::GemmKernel& kernel, const Windows& windows, D
   if (IsLongK(kernel, windows)) {
     const int64_t rows = extents.examples * extents.positions;
     const bool exchanges = ExchangesOperands(kernel, extents);
-    sizes.Add(ScratchSlot::kLhsPacked, kernels::LongKBytes(kernel, extents.groups, exchanges ? extents.columns : rows,
-                                                           exchanges ? rows : extents.columns, extents.k));
+    sizes.Add(ScratchSlot::kLhsPacked,
+              kernels::LongKBytes(kernel, extents.groups, exchanges ? extents.columns : rows,
+                                  exchanges ? rows : extents.columns, extents.k, ThisMachine()));
     return;
   }
   const ConvGeometry& conv = windows.conv;
