@@ -92,7 +92,7 @@ Make Quantize(kernels::QuantizeRule rule, int64_t group) {
     args.x = d->matrix();
     args.rule = rule;
     args.grid = d->grid(group == 0 ? d->cols() : group);
-    args.flush_subnormals = rule == kernels::QuantizeRule::kMultiplyByInverse;
+    args.subnormals_are_zero = rule == kernels::QuantizeRule::kMultiplyByInverse;
     args.q = d->q.data();
     args.q_row_stride = d->cols();
     if (target == nullptr) return Holding({d}, [=] { kernels::reference::QuantizeMatrix(args); });
@@ -121,7 +121,7 @@ Call QuantizeFp8(const DataPtr& d, Executor*) {
   kernels::QuantizeFp8Args args;
   args.x = d->matrix();
   args.grid = d->grid(d->cols());
-  args.flush_subnormals = true;
+  args.subnormals_are_zero = true;
   args.q = reinterpret_cast<uint8_t*>(d->q.data());
   args.q_row_stride = d->cols();
   return Holding({d}, [=] { kernels::QuantizeFp8(args); });

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "aqt/core/machine/target.h"
+#include "aqt/core/subnormals.h"
 #include "aqt/kernels/digits/digits.h"
 #include "aqt/kernels/gemm/driver.h"
 
@@ -48,7 +49,7 @@ struct DigitLine {
 
 // F(sum + F(F(part) * scale)) of digits.h.
 inline float AddScaled(float sum, float part, float scale) {
-  return FlushedIf(true, sum + FlushedIf(true, FlushedIf(true, part) * scale));
+  return FlushSubnormal(sum + FlushSubnormal(FlushSubnormal(part) * scale));
 }
 
 // One group of a panel times the lines of a block of rows.

@@ -38,6 +38,7 @@
 #include "aqt/core/ceil_div.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/machine/target.h"
+#include "aqt/core/subnormals.h"
 #include "aqt/kernels/gemm/gemm.h"
 #include "aqt/kernels/panels/panel_format.h"
 #include "hwy/cache_control.h"
@@ -154,12 +155,7 @@ void FinishTile(Target target, const GemmProblem& problem, int64_t b, int64_t m,
 void FinishTile(Target target, const GemmProblem& problem, int64_t b, int64_t m, int64_t rows, int64_t n, int64_t cols,
                 const float* sums, int64_t stride);
 
-// Turns a subnormal number into a zero of its sign if `flush`.
-inline float FlushedIf(bool flush, float x) {
-  return flush && __builtin_fabsf(x) < 0x1p-126f ? __builtin_copysignf(0.0f, x) : x;
-}
-
-// Copies the used rows and columns of a tile whose rows have kCols columns.
+// Copies the used rows and columns of a tile, whose rows have kCols columns.
 template <int64_t kCols, class T>
 inline void CopyPart(const T* tile, int64_t rows, int64_t cols, T* out, int64_t out_stride) {
   for (int64_t r = 0; r < rows; ++r, tile += kCols, out += out_stride) {
@@ -236,7 +232,7 @@ inline void StoreScaled(bool flush, float sum, const TileScales& scales, int64_t
   const float first = scales.col_first ? scales.col[j] : scales.row[r];
   const float second = scales.col_first ? scales.row[r] : scales.col[j];
   const auto rounded = [flush](float x) {
-    const float kept = FlushedIf(flush, x);
+    const float kept = FlushSubnormalIf(flush, x);
     if constexpr (std::is_same_v<T, BFloat16>) return ToFloat(RoundToBFloat16(kept));
     else return kept;
   };

@@ -7,6 +7,7 @@
 #include "aqt/core/dtype.h"
 #include "aqt/core/executor.h"
 #include "aqt/core/machine/target.h"
+#include "aqt/core/subnormals.h"
 #include "aqt/kernels/gemm/driver.h"
 #include "aqt/kernels/panels/operand.h"
 #include "aqt/kernels/panels/pack.h"
@@ -143,7 +144,7 @@ void MultiplyFewRows(const GemmKernel& kernel, const GemmProblem& problem, float
     for (int64_t m = 0; m < problem.m; ++m) {
       const float* const row = from + lhs.batch.Offset(b) + lhs.rows.Offset(m);
       for (int64_t k = 0; k < problem.k; ++k)
-        *to++ = internal::FlushedIf(problem.subnormals_are_zero, row[lhs.k.Offset(k)]);
+        *to++ = FlushSubnormalIf(problem.subnormals_are_zero, row[lhs.k.Offset(k)]);
     }
   }
   const int64_t chunks = (problem.n + kFewRowsChunk - 1) / kFewRowsChunk;

@@ -5,6 +5,7 @@
 
 #include "aqt/core/check.h"
 #include "aqt/core/dtype.h"
+#include "aqt/core/subnormals.h"
 #include "aqt/kernels/gemm/driver.h"
 #include "aqt/kernels/simd/target_highway.h"
 
@@ -141,7 +142,7 @@ void FinishTileAs(const GemmProblem& problem, int64_t b, int64_t m, int64_t rows
       if (in_place) continue;
       if constexpr (std::is_same_v<T, float>) {
         for (int64_t j = 0; epi.adds && j < cols; ++j) {
-          line[j] = FlushedIf(epi.subnormals_are_zero, row[col_offsets[j]] + line[j]);
+          line[j] = FlushSubnormalIf(epi.subnormals_are_zero, row[col_offsets[j]] + line[j]);
         }
       }
       PlaceLine(line, cols, out.cols, n, col_offsets, row);

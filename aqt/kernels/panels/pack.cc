@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "aqt/core/check.h"
+#include "aqt/core/subnormals.h"
 #include "aqt/kernels/panels/decode.h"
 #include "aqt/kernels/panels/pack_lines.h"
 #include "aqt/kernels/panels/pack_panels.h"
@@ -25,10 +26,6 @@ using internal::kStageBytes;
 using internal::kTaskRows;
 using internal::Packer;
 
-constexpr float kSmallestNormal = 0x1p-126f;
-
-float Flush(float x, bool flush) { return flush && std::fabs(x) < kSmallestNormal ? std::copysign(0.0f, x) : x; }
-
 float Round(float x, DType dtype) {
   switch (dtype) {
     case DType::kBF16: return ToFloat(RoundToBFloat16(x));
@@ -41,10 +38,11 @@ float Round(float x, DType dtype) {
 void InvertScales(const QuantizeStep& step, const float* scale, int64_t stride, int64_t n, float* inverse) {
   const bool flush = step.subnormals_are_zero, rounds = step.scale_dtype != DType::kF32;
   for (int64_t i = 0; i < n; ++i) inverse[i] = scale[i * stride];
-  for (int64_t i = 0; i < n; ++i) inverse[i] = 1.0f / Flush(inverse[i], flush);
+  for (int64_t i = 0; i < n; ++i) inverse[i] = 1.0f / FlushSubnormalIf(flush, inverse[i]);
   for (int64_t i = 0; rounds && i < n; ++i) inverse[i] = Round(inverse[i], step.scale_dtype);
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  for (int64_t i = 0; i < n; ++i) inverse[i] = std::fabs(inverse[i]) == kInfinity ? 1.0f : Flush(inverse[i], flush);
+  for (int64_t i = 0; i < n; ++i)
+    inverse[i] = std::fabs(inverse[i]) == kInfinity ? 1.0f : FlushSubnormalIf(flush, inverse[i]);
 }
 
 float LargestMagnitude(const float* x, int64_t n) {
@@ -148,7 +146,7 @@ void LoadStrip(Target target, const QuantizeArgs& args, int64_t b, int64_t k, in
   if (args.k_factor != nullptr) {
     line.factor = args.k_factor + b * src.k.Count() + k;
     line.factor_stride = along_k ? 1 : 0;
-    line.flush_subnormals = flush;
+    line.subnormals_are_zero = flush;
   }
   LoadLine(line, n, strip, target);
 }
@@ -166,7 +164,7 @@ void StageQuantized(Target target, const QuantizeArgs& args, const Block& block,
     q.grid.row_stride = inverse_stride;
     q.lo = -step.clip_bound;
     q.hi = step.clip_bound;
-    q.flush_subnormals = flush;
+    q.subnormals_are_zero = flush;
     q.q = stage + to;
     q.q_row_stride = block.row_stride;
     q.q_col_stride = block.k_stride;
@@ -207,7 +205,7 @@ void StageCodes(Target target, const QuantizeArgs& args, const Block& block, con
     q.product_dtype = args.step.product_dtype;
     q.grid.scale = inverse + (r - block.r0) * inverse_stride;
     q.grid.row_stride = inverse_stride;
-    q.flush_subnormals = args.step.subnormals_are_zero;
+    q.subnormals_are_zero = args.step.subnormals_are_zero;
     q.q_dtype = args.step.q_dtype;
     q.q = codes + to;
     q.q_row_stride = block.row_stride;
@@ -296,8 +294,8 @@ void AbsMaxOfRows(Target target, const QuantizeArgs& args, bool flush_products, 
                {Advance(src.data, src.dtype, from), src.dtype, rows, cols, src.rows.InnerStride(), src.k.InnerStride()},
                absmax + to);
   });
-  // Subnormals of f16 are normal in f32, the type of the arithmetic.
-  for (int64_t r = 0; r < r1 - r0; ++r) absmax[r] = Flush(absmax[r], args.step.subnormals_are_zero);
+  // Subnormals of f16 are normal in f32, which the arithmetic uses.
+  for (int64_t r = 0; r < r1 - r0; ++r) absmax[r] = FlushSubnormalIf(args.step.subnormals_are_zero, absmax[r]);
 }
 
 // ---- operands

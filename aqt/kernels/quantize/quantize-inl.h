@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "aqt/core/subnormals.h"
 #include "aqt/kernels/quantize/scale_grid.h"
 #include "hwy/highway.h"
 
@@ -23,8 +24,6 @@ namespace aqt::kernels::internal {
 inline constexpr int64_t kChunk = 512;
 
 inline constexpr float kSmallestNormal = 0x1p-126f;
-
-inline float FlushedToZero(float x) { return __builtin_fabsf(x) < kSmallestNormal ? __builtin_copysignf(0.0f, x) : x; }
 
 // Element (r, c) is data[r * row_stride + c * col_stride].
 template <class T>
@@ -93,7 +92,7 @@ struct ScaleAndZero {
 class UniformScale {
  public:
   UniformScale(float scale, int zero_point, bool flush)
-      : scale_(flush ? internal::FlushedToZero(scale) : scale), zero_(static_cast<float>(zero_point)) {}
+      : scale_(flush ? FlushSubnormal(scale) : scale), zero_(static_cast<float>(zero_point)) {}
   ScaleAndZero At(FloatTag d, int64_t) const { return {hn::Set(d, scale_), hn::Set(d, zero_)}; }
   ScaleAndZero Rest(FloatTag d, int64_t, int64_t) const { return At(d, 0); }
   // Whether all magnitudes are known to be at most `bound`.

@@ -265,7 +265,7 @@ void QuantizeOf(const QuantizeMatrixArgs& args, Target target) {
   const FloatMatrix& x = args.x;
   const Clamp clamp = {args.lo, args.hi};
   const bool divide = args.rule == QuantizeRule::kDivideByScale;
-  const bool flush = args.flush_subnormals && !std::is_same_v<T, Float16>;
+  const bool flush = args.subnormals_are_zero && !std::is_same_v<T, Float16>;
   if (args.noise.numbers != nullptr) return QuantizeWithNoise<P, T>(args, flush, target);
   if (divide && (args.ahead == 0 ? DivideQuickly<T, false>(args) : DivideQuickly<T, true>(args))) return;
   // Captured by value: a store of an int8_t might change the target of a reference.
@@ -298,7 +298,7 @@ void QuantizeOf(const QuantizeMatrixArgs& args, Target target) {
 
 template <class T>
 void DequantizeOf(const DequantizeMatrixArgs& args) {
-  const bool flush = args.flush_subnormals && !std::is_same_v<T, Float16>;
+  const bool flush = args.subnormals_are_zero && !std::is_same_v<T, Float16>;
   ForEachRun<int8_t, T>(args.rows, args.cols, {args.q, args.q_row_stride, args.q_col_stride},
                         {static_cast<T*>(args.x), args.row_stride, args.col_stride}, args.grid,
                         args.row_stride == 1 && args.col_stride != 1, flush,
@@ -378,7 +378,7 @@ void LoadLineOf(const Line& line, int64_t n, float* out) {
     const T* in = line.stride == 1 ? data : gathered;
     if constexpr (!std::is_same_v<T, int8_t>) {
       if (line.factor != nullptr) {
-        const bool flush = line.flush_subnormals && !std::is_same_v<T, Float16>;
+        const bool flush = line.subnormals_are_zero && !std::is_same_v<T, Float16>;
         const float* factor = line.factor + i * line.factor_stride;
         if (flush) LoadRun<LoadProduct<true>>(in, count, factor, line.factor_stride, out + i);
         else LoadRun<LoadProduct<false>>(in, count, factor, line.factor_stride, out + i);

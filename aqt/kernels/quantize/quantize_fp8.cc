@@ -52,7 +52,7 @@ struct MultiplyToFp8 {
 template <class From, class Product, class Fp8>
 void QuantizeFp8Of(const QuantizeFp8Args& args) {
   const FloatMatrix& x = args.x;
-  const bool flush = args.flush_subnormals && !std::is_same_v<From, Float16>;
+  const bool flush = args.subnormals_are_zero && !std::is_same_v<From, Float16>;
   ForEachRun<From, uint8_t>(x.rows, x.cols, {static_cast<const From*>(x.data), x.row_stride, x.col_stride},
                             {args.q, args.q_row_stride, args.q_col_stride}, args.grid,
                             x.row_stride == 1 && x.col_stride != 1,

@@ -28,7 +28,7 @@ float Round(float v, DType dtype) {
 
 // The definition for one element.
 uint8_t Expected(float x, float inverse, const QuantizeFp8Args& args) {
-  const bool flushes = args.flush_subnormals && args.x.dtype != DType::kF16;
+  const bool flushes = args.subnormals_are_zero && args.x.dtype != DType::kF16;
   if (flushes && std::fpclassify(x) == FP_SUBNORMAL) x = std::copysign(0.0f, x);
   const float y = Round(x * inverse, args.product_dtype);
   const bool e5m2 = args.q_dtype == DType::kE5M2;
@@ -114,7 +114,7 @@ TYPED_TEST(QuantizeFp8Test, AnyBits) {
       QuantizeFp8Args args;
       args.x = MatrixOf(data, MatrixLayout::kRowMajor, rows, cols);
       args.grid = {inverse.data(), nullptr, 1, 0};
-      args.flush_subnormals = flush;
+      args.subnormals_are_zero = flush;
       ExpectQuantized<TypeParam>(args, MatrixLayout::kRowMajor);
     }
   }

@@ -52,7 +52,7 @@ void QuantizeMatrix(const QuantizeMatrixArgs& args) {
         y = RoundToDType(x / scale, dtype);
         y = RoundToDType(y + ZeroPoint(args.grid, g), dtype);
       } else {
-        if (args.flush_subnormals) {
+        if (args.subnormals_are_zero) {
           x = FlushToZero(x, dtype);
           scale = FlushToZero(scale, dtype);
         }
@@ -70,7 +70,7 @@ void DequantizeMatrix(const DequantizeMatrixArgs& args) {
     for (int64_t c = 0; c < args.cols; ++c) {
       const int64_t g = GridIndex(args.grid, r, c);
       float scale = args.grid.scale[g];
-      if (args.flush_subnormals) scale = FlushToZero(scale, args.dtype);
+      if (args.subnormals_are_zero) scale = FlushToZero(scale, args.dtype);
       const float q = static_cast<float>(args.q[r * args.q_row_stride + c * args.q_col_stride]);
       float x = RoundToDType(q - ZeroPoint(args.grid, g), args.dtype);
       x = RoundToDType(x * scale, args.dtype);

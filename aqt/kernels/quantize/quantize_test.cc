@@ -26,7 +26,7 @@ constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 std::string Describe(const QuantizeMatrixArgs& args) {
   return testing::PrintToString(args.rule == QuantizeRule::kDivideByScale ? "divide" : "multiply") +
-         " flush=" + std::to_string(args.flush_subnormals) + " lo=" + std::to_string(args.lo);
+         " flush=" + std::to_string(args.subnormals_are_zero) + " lo=" + std::to_string(args.lo);
 }
 
 // Quantizes on all targets and compares with the plain version. Bytes between the results must not change. `twin` is
@@ -58,7 +58,7 @@ void ExpectAllRulesAsReference(QuantizeMatrixArgs args, MatrixLayout q_layout,
   for (float clip : clips) {
     for (bool flush : {false, true}) {
       args.rule = QuantizeRule::kMultiplyByInverse;
-      args.flush_subnormals = flush;
+      args.subnormals_are_zero = flush;
       args.lo = -clip;
       args.hi = clip;
       QuantizeMatrixArgs multiply = args;
@@ -68,7 +68,7 @@ void ExpectAllRulesAsReference(QuantizeMatrixArgs args, MatrixLayout q_layout,
       ExpectQuantizedAsReference(multiply, q_layout, twin == nullptr ? nullptr : &no_zero_point);
     }
     args.rule = QuantizeRule::kDivideByScale;
-    args.flush_subnormals = false;
+    args.subnormals_are_zero = false;
     args.lo = -clip - 1;
     args.hi = clip;
     ExpectQuantizedAsReference(args, q_layout, twin);
@@ -338,7 +338,7 @@ TEST(Quantize, SubnormalsCountAsZeroOnRequest) {
         QuantizeMatrixArgs args;
         args.x = {value, DType::kF32, 1, 1, 1, 1};
         args.grid = {inv, nullptr, 0, 0};
-        args.flush_subnormals = flush;
+        args.subnormals_are_zero = flush;
         args.q = &q;
         QuantizeMatrix(args, target);
         EXPECT_EQ(q, flush ? 0 : 1) << target;
@@ -357,7 +357,7 @@ void ExpectDequantizedAsReference(DequantizeMatrixArgs args, MatrixLayout x_layo
   args.col_stride = p.col_stride;
   std::vector<T> want(p.size + 1), got(p.size + 1);
   for (bool flush : {false, true}) {
-    args.flush_subnormals = flush;
+    args.subnormals_are_zero = flush;
     args.x = want.data() + p.offset;
     reference::DequantizeMatrix(args);
     for (Target target : SupportedTargets()) {

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <utility>
 #include <vector>
 
 #include "aqt/core/check.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"
+#include "aqt/core/subnormals.h"
 #include "aqt/kernels/reduce/reduce.h"
 #include "aqt/kernels/reduce/xla_windows.h"
 #include "aqt/kernels/simd/arithmetic-inl.h"
@@ -19,12 +19,9 @@ namespace {
 
 constexpr int64_t kLibraryElements = 4096;  // XLA calls its library from this many elements on
 
-// x, or a zero if x is subnormal. Subnormals of f16 are normal in f32.
-float Flushed(float x) { return std::abs(x) < std::numeric_limits<float>::min() ? std::copysign(0.0f, x) : x; }
-
 template <class T>
 float Rounded(float x) {
-  return internal::Load(internal::Store<T>(Flushed(x)));
+  return internal::Load(internal::Store<T>(FlushSubnormal(x)));
 }
 
 bool NeedsWindows(const Shape& shape) {
@@ -56,13 +53,13 @@ float SumOf(std::vector<float> values, Shape shape) {
         rest /= n;
       }
       float& sum = sums[static_cast<size_t>(at)];
-      sum = Rounded<T>(sum + Flushed(values[static_cast<size_t>(i)]));
+      sum = Rounded<T>(sum + FlushSubnormal(values[static_cast<size_t>(i)]));
     }
     values = std::move(sums);
     shape = windows;
   }
   float sum = 0;
-  for (const float value : values) sum = Rounded<T>(sum + Flushed(value));
+  for (const float value : values) sum = Rounded<T>(sum + FlushSubnormal(value));
   return sum;
 }
 

@@ -12,11 +12,9 @@
 
 #include "aqt/core/check.h"
 #include "aqt/core/dtype.h"
+#include "aqt/core/subnormals.h"
 
 namespace aqt::internal {
-
-// v, or a zero of its sign when v is a subnormal f32.
-inline float FlushF32(float v) { return std::fabs(v) < 0x1p-126f ? std::copysign(0.0f, v) : v; }
 
 template <class T>
 struct Arith;
@@ -24,12 +22,12 @@ struct Arith;
 template <>
 struct Arith<float> {
   static float Round(float v) { return v; }
-  static float Flush(float v) { return FlushF32(v); }
+  static float Flush(float v) { return FlushSubnormal(v); }
 };
 template <>
 struct Arith<BFloat16> {
   static float Round(float v) { return ToFloat(RoundToBFloat16(v)); }
-  static float Flush(float v) { return FlushF32(v); }
+  static float Flush(float v) { return FlushSubnormal(v); }
 };
 template <>
 struct Arith<Float16> {

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "aqt/core/subnormals.h"
 #include "aqt/kernels/random/noise.h"
 #include "aqt/quant/numerics/arith.h"
 
@@ -34,7 +35,7 @@ float RoundRadix2(const FpFormat& format, bool stochastic, uint32_t random16, fl
       const float steps = static_cast<float>(1 << format.nmant);
       // Multiples of 2^-nmant below 1: exact in bf16.
       const float noise = stochastic ? FromBits((random16 << 7) | 0x3F800000u) - 1.5f + 0x1p-17f : 0.0f;
-      v = std::nearbyint(FlushF32(x) * steps + noise) / steps;
+      v = std::nearbyint(FlushSubnormal(x) * steps + noise) / steps;
     }
     if (format.nexp == 0) {
       const float max = static_cast<float>(FpMax(format));

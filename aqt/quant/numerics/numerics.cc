@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "aqt/core/check.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/core/subnormals.h"
 #include "aqt/kernels/random/noise.h"
 #include "aqt/quant/numerics/arith.h"
 #include "aqt/quant/numerics/fp_rows.h"
@@ -197,7 +198,7 @@ void QuantizeIntRow(const IntSymmetric& numerics, DType dtype, const Draws& draw
     std::array<float, kPiece> noise;
     kernels::FillNoise(*draws.numbers, draws.first, draws.stride, n, noise.data(), draws.target);
     FlushRow(dtype, y, n);
-    for (int64_t i = 0; i < n; ++i) y[i] = FlushF32(y[i] + noise[i]);
+    for (int64_t i = 0; i < n; ++i) y[i] = FlushSubnormal(y[i] + noise[i]);
     RoundRow(dtype, y, n);
   }
   VisitFloat(dtype, [&]<class T>() {

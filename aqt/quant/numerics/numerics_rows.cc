@@ -90,7 +90,7 @@ void QuantizeRows(const ScaledMatrix& matrix, float bound, kernels::Target targe
       args.grid.col_stride = scale_col_stride != 0;
       args.lo = -bound;
       args.hi = bound;
-      args.flush_subnormals = true;
+      args.subnormals_are_zero = true;
       args.q = q + r * x.cols + c;
       args.q_row_stride = x.cols;
       kernels::QuantizeMatrix(args, target);

@@ -41,7 +41,7 @@ absl::StatusOr<AqtQuantizedWeight> AqtQuantizeWeightPerChannel(const ArrayRef& w
     args.grid = {&values[first], nullptr, 1, 0};
     args.lo = 1 - half;
     args.hi = half - 1;
-    args.flush_subnormals = true;
+    args.subnormals_are_zero = true;
     args.q = q.Mutable<int8_t>().data() + first * x.cols;
     args.q_row_stride = x.cols;
     kernels::QuantizeMatrix(args, target);

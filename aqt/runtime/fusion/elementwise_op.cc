@@ -5,6 +5,7 @@
 #include <type_traits>
 #include <variant>
 
+#include "aqt/core/subnormals.h"
 #include "aqt/kernels/elementwise/convert.h"
 #include "aqt/kernels/elementwise/elementwise.h"
 #include "aqt/kernels/simd/arithmetic-inl.h"
@@ -40,8 +41,7 @@ ElementwiseFn NumberFn(const UnaryOp& op) {
     case kernels::UnaryKind::kNeg: return OfOne([](float v) { return -v; });
     case kernels::UnaryKind::kAbs: return OfOne([](float v) { return std::fabs(v); });
     case kernels::UnaryKind::kSqrt: return OfOne([](float v) { return std::sqrt(v); });
-    case kernels::UnaryKind::kFlush:
-      return OfOne([](float v) { return std::fabs(v) < 0x1p-126f ? std::copysign(0.0f, v) : v; });
+    case kernels::UnaryKind::kFlush: return OfOne([](float v) { return FlushSubnormal(v); });
     default: return nullptr;
   }
 }

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "aqt/core/dtype.h"
+#include "aqt/core/subnormals.h"
 #include "aqt/kernels/gemm/driver.h"
 #include "aqt/kernels/gemm/rows.h"
 
@@ -83,9 +84,10 @@ struct EmulatedTile {
   }
 };
 
-// The arithmetic of the bf16 instructions: subnormal operands and results are zeros.
-float Flushed(float x) { return std::fabs(x) < 0x1p-126f ? std::copysign(0.0f, x) : x; }
-float FlushedFma(float a, float b, float c) { return Flushed(std::fma(Flushed(a), Flushed(b), Flushed(c))); }
+// Arithmetic of the bf16 instructions: subnormal operands and results are zeros.
+float FlushedFma(float a, float b, float c) {
+  return FlushSubnormal(std::fma(FlushSubnormal(a), FlushSubnormal(b), FlushSubnormal(c)));
+}
 
 // Adds the products of at most 16 groups of two to a sum.
 struct DotBf16 {  // vdpbf16ps
@@ -103,7 +105,7 @@ struct AmxBf16 {  // tdpbf16ps
       even = FlushedFma(a[g][0], b[g][0], even);
       odd = FlushedFma(a[g][1], b[g][1], odd);
     }
-    return Flushed(sum + Flushed(even + odd));
+    return FlushSubnormal(sum + FlushSubnormal(even + odd));
   }
 };
 
