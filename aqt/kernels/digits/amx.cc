@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "aqt/core/ceil_div.h"
 #include "aqt/kernels/digits/internal.h"
 #include "aqt/kernels/gemm/amx_tiles.h"
 #include "aqt/kernels/simd/target_highway.h"
@@ -109,7 +110,7 @@ void AmxGroup(const DigitGroupArgs& args) {
   LoadConfig(kConfig);
   // A block is finished while the next one is multiplied.
   alignas(64) BlockSums sums[2];
-  const int64_t blocks = (args.num_lines + kTileRows - 1) / kTileRows * 2;
+  const int64_t blocks = CeilDiv(args.num_lines, kTileRows) * 2;
   const int64_t tile_bytes = kDigits * kTileRows * args.pitch;
   const bool plain = ScalesArePlain(args.scales);
   const auto finish = [&](int64_t i) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "aqt/core/ceil_div.h"
 #include "aqt/core/check.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/executor.h"
@@ -147,7 +148,7 @@ void MultiplyFewRows(const GemmKernel& kernel, const GemmProblem& problem, float
         *to++ = FlushSubnormalIf(problem.subnormals_are_zero, row[lhs.k.Offset(k)]);
     }
   }
-  const int64_t chunks = (problem.n + kFewRowsChunk - 1) / kFewRowsChunk;
+  const int64_t chunks = CeilDiv(problem.n, kFewRowsChunk);
   // Matrices with a common output are added up in order.
   const int64_t together = problem.epilogue.adds ? problem.batch : 1;
   const auto run = [&](int64_t task) {

@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "aqt/core/ceil_div.h"
 #include "aqt/core/check.h"
 #include "aqt/kernels/gemm/rows.h"
 
@@ -26,7 +27,7 @@ bool Holds(Element panels, Element values) {
 // Cycles per column and k, according to the table.
 double Cost(const GemmKernel& kernel, int64_t rows) {
   const int64_t unit = kernel.row_unit;
-  return static_cast<double>((rows + unit - 1) / unit * unit) / kernel.products_per_cycle;
+  return static_cast<double>(CeilDiv(rows, unit) * unit) / kernel.products_per_cycle;
 }
 
 // Whether `a` is preferred over `b`; the machine can run both.

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 
+#include "aqt/core/ceil_div.h"
 #include "aqt/core/check.h"
 #include "aqt/core/subnormals.h"
 #include "aqt/kernels/panels/decode.h"
@@ -306,7 +307,7 @@ float AbsMaxOfAll(Target target, const QuantizeArgs& args, bool flush_products, 
   // Non-negative floats are ordered like their bits, with NaN above all.
   std::atomic<uint32_t> max_bits = 0;
   const int64_t rows = src.rows.Count();
-  ForEachTask(src, (rows + kTaskRows - 1) / kTaskRows, executor, [&](int64_t b, int64_t i) {
+  ForEachTask(src, CeilDiv(rows, kTaskRows), executor, [&](int64_t b, int64_t i) {
     float absmax[kTaskRows];
     const int64_t r0 = i * kTaskRows, r1 = std::min(rows, r0 + kTaskRows);
     AbsMaxOfRows(target, args, flush_products, b, r0, r1, absmax);
@@ -383,7 +384,7 @@ void AbsMaxRows(Target target, const Operand& src, bool subnormals_are_zero, flo
   QuantizeArgs args;
   args.src = src;
   args.step.subnormals_are_zero = subnormals_are_zero;
-  ForEachTask(src, (rows + kTaskRows - 1) / kTaskRows, executor, [&](int64_t b, int64_t i) {
+  ForEachTask(src, CeilDiv(rows, kTaskRows), executor, [&](int64_t b, int64_t i) {
     const int64_t r0 = i * kTaskRows, r1 = std::min(rows, r0 + kTaskRows);
     AbsMaxOfRows(target, args, /*flush_products=*/false, b, r0, r1, absmax + b * rows + r0);
   });

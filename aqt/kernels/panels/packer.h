@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "aqt/core/ceil_div.h"
 #include "aqt/core/check.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/executor.h"
@@ -73,7 +74,7 @@ class Packer {
     moves_flush_ = subnormals_are_zero;
   }
 
-  int64_t TasksPerMatrix() const { return (NumPanels() + task_panels_ - 1) / task_panels_; }
+  int64_t TasksPerMatrix() const { return CeilDiv(NumPanels(), task_panels_); }
 
   // The panels of task i of matrix b, and the destination of panel p (null if there are no panels).
   PanelRange Task(int64_t b, int64_t i) const {
@@ -102,7 +103,7 @@ class Packer {
   }
 
  private:
-  int64_t NumPanels() const { return (rows_ + width_ - 1) / width_; }
+  int64_t NumPanels() const { return CeilDiv(rows_, width_); }
 
   template <class T, class Begin, class Stage>
   void PackPart(const PanelRange& part, char* panels, const Begin& begin, const Stage& stage) const {

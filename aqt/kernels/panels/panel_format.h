@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "aqt/core/ceil_div.h"
+
 namespace aqt::kernels {
 
 // A packed operand is a sequence of panels. A panel holds `width` consecutive rows of the operand (for the rhs these
@@ -56,15 +58,15 @@ struct PanelFormat {
   // The size of `groups` groups in the layout kInterleaved; with shared bytes, starting at an even group.
   constexpr int64_t GroupBytes(int64_t groups) const {
     const int64_t shared = SharedGroups();
-    return (groups + shared - 1) / shared * (shared * width * k_group * ElementBits() / 8);
+    return CeilDiv(groups, shared) * (shared * width * k_group * ElementBits() / 8);
   }
-  constexpr int64_t NumPanels(int64_t rows) const { return (rows + width - 1) / width; }
-  constexpr int64_t NumGroups(int64_t k) const { return (k + k_group - 1) / k_group; }
-  // The size of the header before the first group.
+  constexpr int64_t NumPanels(int64_t rows) const { return CeilDiv(rows, width); }
+  constexpr int64_t NumGroups(int64_t k) const { return CeilDiv(k, k_group); }
+  // Bytes before the first group.
   constexpr int64_t HeaderBytes() const { return has_correction ? RoundUp64(int64_t{4} * width) : 0; }
   constexpr int64_t PanelBytes(int64_t k) const {
     const int64_t groups = NumGroups(k);
-    if (layout == Layout::kRowSteps) return (groups + kStepGroups - 1) / kStepGroups * width * 64;
+    if (layout == Layout::kRowSteps) return CeilDiv(groups, kStepGroups) * width * 64;
     return HeaderBytes() + RoundUp64(GroupBytes(groups));
   }
   // The size of one packed matrix [rows, k], and the distance between matrices of a batch.

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 
+#include "aqt/core/ceil_div.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/machine/target.h"
 
@@ -28,8 +29,8 @@ struct FloatMatrix {
   int64_t col_stride = 1;
 };
 
-// The number of groups of `group` columns; the last group may be shorter.
-inline int64_t NumGroups(int64_t cols, int64_t group) { return (cols + group - 1) / group; }
+// The number of groups of `group` columns, the last one possibly shorter.
+inline int64_t NumGroups(int64_t cols, int64_t group) { return CeilDiv(cols, group); }
 
 struct Range {
   float min;

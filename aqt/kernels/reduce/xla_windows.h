@@ -8,12 +8,14 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "aqt/core/ceil_div.h"
+
 namespace aqt::kernels {
 
 inline constexpr int64_t kXlaWindow = 32;
 
-// The number of windows; at least 1.
-inline int64_t NumXlaWindows(int64_t n) { return std::max<int64_t>(1, (n + kXlaWindow - 1) / kXlaWindow); }
+// At least one.
+inline int64_t NumXlaWindows(int64_t n) { return std::max<int64_t>(1, CeilDiv(n, kXlaWindow)); }
 
 // The number of elements missing from the first window of n elements.
 inline int64_t XlaWindowsLack(int64_t n) { return (NumXlaWindows(n) * kXlaWindow - n) / 2; }

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "aqt/core/ceil_div.h"
 #include "aqt/core/executor.h"
 #include "aqt/core/machine/target.h"
 #include "aqt/core/shape.h"
@@ -60,7 +61,7 @@ kernels::FloatMatrix RowOf(const Array& x, int64_t start, int64_t count) {
 // Calls body(part, first element, count) for each part and returns the largest result.
 template <class F>
 float MaxOverParts(int64_t elements, const F& body) {
-  const int64_t parts = (elements + kPart - 1) / kPart;
+  const int64_t parts = kernels::CeilDiv(elements, kPart);
   std::vector<float> largest(static_cast<size_t>(parts), 0.0f);
   InlineExecutor own;
   Executor* const executor = CurrentExecutor();

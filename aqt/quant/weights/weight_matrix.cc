@@ -4,6 +4,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "aqt/core/ceil_div.h"
 #include "aqt/core/dtype.h"
 
 namespace aqt::internal {
@@ -29,8 +30,8 @@ void ForEachRowBlock(Executor* executor, int64_t rows, int64_t cols, int64_t mul
   if (executor == nullptr || executor->NumThreads() == 1) return f(0, rows);
   // 2^17 elements are tens of microseconds of work, far above the cost of handing out a block.
   const int64_t least = std::max<int64_t>(1, (int64_t{1} << 17) / cols);
-  const int64_t block = (least + multiple - 1) / multiple * multiple;
-  executor->ParallelFor((rows + block - 1) / block, [&](int64_t b) {
+  const int64_t block = kernels::CeilDiv(least, multiple) * multiple;
+  executor->ParallelFor(kernels::CeilDiv(rows, block), [&](int64_t b) {
     const int64_t first = b * block;
     f(first, std::min(block, rows - first));
   });

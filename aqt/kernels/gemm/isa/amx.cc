@@ -9,6 +9,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "aqt/core/ceil_div.h"
 #include "aqt/kernels/gemm/amx_tiles.h"
 #include "aqt/kernels/gemm/driver.h"
 #include "aqt/kernels/gemm/rows.h"
@@ -177,13 +178,13 @@ AQT_AMX void Block(const GemmProblem& problem, const GemmPanels& panels, int64_t
   constexpr int64_t kStepGroups = PanelFormat::kStepGroups;
   constexpr bool kIsS4 = Ops::kRhs.element == PanelFormat::Element::kS4;
   static_assert(Ops::kLhs.width == kRows && Ops::kRhs.width == kCols);
-  const int64_t groups = Ops::kRhs.NumGroups(problem.k), steps = (groups + kStepGroups - 1) / kStepGroups;
+  const int64_t groups = Ops::kRhs.NumGroups(problem.k), steps = CeilDiv(groups, kStepGroups);
   const int64_t lhs_panel_bytes = Ops::kLhs.PanelBytes(problem.k), rhs_panel_bytes = Ops::kRhs.PanelBytes(problem.k);
   const char* lhs = static_cast<const char*>(panels.lhs) + b * panels.lhs_batch_bytes + m0 / kRows * lhs_panel_bytes;
   const char* rhs = static_cast<const char*>(panels.rhs) + b * panels.rhs_batch_bytes + n0 / kCols * rhs_panel_bytes;
   // Blocks of equal size, so that the last one is not a short remainder.
-  const int64_t num_blocks = std::max<int64_t>(1, (steps + kBlockSteps - 1) / kBlockSteps);
-  const int64_t block_steps = (steps + num_blocks - 1) / num_blocks;
+  const int64_t num_blocks = std::max<int64_t>(1, CeilDiv(steps, kBlockSteps));
+  const int64_t block_steps = CeilDiv(steps, num_blocks);
   const int64_t whole_steps = kIsS4 ? steps : groups / kStepGroups;
 
   const Epilogue& epi = problem.epilogue;
