@@ -124,44 +124,4 @@ BackwardDotDims MakeBackwardDotDims(const DotDims& dims, int64_t lhs_rank, int64
   return backward;
 }
 
-int64_t NumIterations(const LoopNest& nest) {
-  int64_t n = 1;
-  for (const LoopAxis& axis : nest) n *= axis.extent;
-  return n;
-}
-
-LoopNest Simplify(const LoopNest& nest) {
-  LoopNest simple;
-  for (const LoopAxis& axis : nest) {
-    if (axis.extent == 1) continue;
-    if (!simple.empty() && simple.back().a_stride == axis.extent * axis.a_stride &&
-        simple.back().b_stride == axis.extent * axis.b_stride) {
-      simple.back() = {simple.back().extent * axis.extent, axis.a_stride, axis.b_stride};
-    } else {
-      simple.push_back(axis);
-    }
-  }
-  return simple;
-}
-
-DotNormalForm MakeDotNormalForm(const DotDims& dims, const Shape& lhs, absl::Span<const int64_t> lhs_strides,
-                                const Shape& rhs, absl::Span<const int64_t> rhs_strides) {
-  LoopNest batch, lhs_free, rhs_free, contract;
-  for (size_t i = 0; i < dims.lhs_batch.size(); ++i) {
-    const int64_t l = dims.lhs_batch[i], r = dims.rhs_batch[i];
-    batch.push_back({lhs[l], lhs_strides[l], rhs_strides[r]});
-  }
-  for (const int64_t axis : RemainingAxes(lhs.rank(), dims.lhs_contracting, dims.lhs_batch)) {
-    lhs_free.push_back({lhs[axis], lhs_strides[axis], 0});
-  }
-  for (const int64_t axis : RemainingAxes(rhs.rank(), dims.rhs_contracting, dims.rhs_batch)) {
-    rhs_free.push_back({rhs[axis], 0, rhs_strides[axis]});
-  }
-  for (size_t i = 0; i < dims.lhs_contracting.size(); ++i) {
-    const int64_t l = dims.lhs_contracting[i], r = dims.rhs_contracting[i];
-    contract.push_back({lhs[l], lhs_strides[l], rhs_strides[r]});
-  }
-  return {Simplify(batch), Simplify(lhs_free), Simplify(rhs_free), Simplify(contract)};
-}
-
 }  // namespace aqt

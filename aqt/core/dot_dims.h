@@ -59,35 +59,6 @@ struct BackwardDotDims {
 // The contraction for the gradient of operand `wrt`; `dims` must be valid.
 BackwardDotDims MakeBackwardDotDims(const DotDims& dims, int64_t lhs_rank, int64_t rhs_rank, Side wrt);
 
-// An axis that two arrays a and b are iterated over together: its extent and the stride in each array.
-struct LoopAxis {
-  int64_t extent;
-  int64_t a_stride, b_stride;
-  bool operator==(const LoopAxis&) const = default;
-};
-// Axes from the outermost to the innermost.
-using LoopNest = absl::InlinedVector<LoopAxis, 4>;
-
-// The number of iterations: the product of the extents.
-int64_t NumIterations(const LoopNest& nest);
-
-// The normal form out[b][m][n] = sum over k of lhs[b][m][k] * rhs[b][n][k]. Each index is a nest of axes with the last
-// one fastest: in output order for b, m and n, in the order of lhs_contracting for k. Neighbouring axes are merged
-// where their strides allow it, and axes of extent 1 are dropped. Most contractions end up with at most one axis per
-// index.
-struct DotNormalForm {
-  LoopNest batch;     // a = lhs, b = rhs
-  LoopNest lhs_free;  // a = lhs; b_stride is 0
-  LoopNest rhs_free;  // b = rhs; a_stride is 0
-  LoopNest contract;  // a = lhs, b = rhs
-};
-// The normal form of a contraction; `dims` must be valid. Strides are in elements.
-DotNormalForm MakeDotNormalForm(const DotDims& dims, const Shape& lhs, absl::Span<const int64_t> lhs_strides,
-                                const Shape& rhs, absl::Span<const int64_t> rhs_strides);
-
-// Drops axes of extent 1 and merges each axis with the next one where both strides allow it.
-LoopNest Simplify(const LoopNest& nest);
-
 }  // namespace aqt
 
 #endif  // AQT_CORE_DOT_DIMS_H_

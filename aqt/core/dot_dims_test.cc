@@ -104,59 +104,5 @@ TEST(MakeBackwardDotDims, ProductHasTheOperandsShape) {
   }
 }
 
-TEST(Simplify, MergesWhereBothStridesAllow) {
-  EXPECT_EQ(Simplify({{2, 12, 30}, {3, 4, 10}, {4, 1, 1}}), (LoopNest{{6, 4, 10}, {4, 1, 1}}));
-  EXPECT_EQ(Simplify({{2, 12, 12}, {1, 99, 99}, {3, 4, 4}, {4, 1, 1}}), (LoopNest{{24, 1, 1}}));
-  EXPECT_EQ(Simplify({{1, 5, 7}}), LoopNest{});
-  EXPECT_EQ(Simplify({{3, 0, 4}, {4, 0, 1}}), (LoopNest{{12, 0, 1}}));  // a free axis of one operand
-}
-
-int64_t OffsetOf(const LoopNest& nest, int64_t i, bool a) {
-  int64_t offset = 0;
-  for (auto axis = nest.rbegin(); axis != nest.rend(); ++axis) {
-    offset += i % axis->extent * (a ? axis->a_stride : axis->b_stride);
-    i /= axis->extent;
-  }
-  return offset;
-}
-
-// On strided operands, the sums of the normal form equal those of the definition.
-TEST(MakeDotNormalForm, EqualsTheDefinition) {
-  const DotDims dims{.lhs_contracting = {3, 0}, .rhs_contracting = {0, 4}, .lhs_batch = {2}, .rhs_batch = {2}};
-  const Shape lhs{3, 2, 5, 4}, rhs{4, 6, 5, 7, 3};
-  const Strides lhs_strides{1, 60, 12, 3}, rhs_strides = DenseStrides(rhs);  // lhs is stored with axis 0 fastest
-  std::vector<int64_t> a(3 * 2 * 5 * 4), b(rhs.num_elements());
-  for (size_t i = 0; i < a.size(); ++i) a[i] = static_cast<int64_t>(i * 7 % 31);
-  for (size_t i = 0; i < b.size(); ++i) b[i] = static_cast<int64_t>(i * 5 % 29);
-
-  const DotNormalForm form = MakeDotNormalForm(dims, lhs, lhs_strides, rhs, rhs_strides);
-  std::vector<int64_t> got;
-  for (int64_t i = 0; i < NumIterations(form.batch); ++i) {
-    for (int64_t m = 0; m < NumIterations(form.lhs_free); ++m) {
-      for (int64_t n = 0; n < NumIterations(form.rhs_free); ++n) {
-        int64_t sum = 0;
-        for (int64_t k = 0; k < NumIterations(form.contract); ++k) {
-          sum +=
-              a[OffsetOf(form.batch, i, true) + OffsetOf(form.lhs_free, m, true) + OffsetOf(form.contract, k, true)] *
-              b[OffsetOf(form.batch, i, false) + OffsetOf(form.rhs_free, n, false) + OffsetOf(form.contract, k, false)];
-        }
-        got.push_back(sum);
-      }
-    }
-  }
-  std::vector<int64_t> want;
-  for (int64_t batch = 0; batch < 5; ++batch)
-    for (int64_t m = 0; m < 2; ++m)
-      for (int64_t n0 = 0; n0 < 6; ++n0)
-        for (int64_t n1 = 0; n1 < 7; ++n1) {
-          int64_t sum = 0;
-          for (int64_t k0 = 0; k0 < 4; ++k0)
-            for (int64_t k1 = 0; k1 < 3; ++k1)
-              sum += a[k1 * 1 + m * 60 + batch * 12 + k0 * 3] * b[(((k0 * 6 + n0) * 5 + batch) * 7 + n1) * 3 + k1];
-          want.push_back(sum);
-        }
-  EXPECT_EQ(got, want);
-}
-
 }  // namespace
 }  // namespace aqt

@@ -21,6 +21,7 @@
 #include "aqt/core/executor.h"
 #include "aqt/core/rng.h"
 #include "aqt/core/shape.h"
+#include "aqt/kernels/contraction.h"
 #include "aqt/quant/config/call_options.h"
 #include "aqt/quant/config/config.h"
 #include "aqt/quant/config/state_arrays.h"
@@ -86,36 +87,12 @@ class OwnProduct final : public PlainProduct {
   void Contract(absl::string_view pass, const ArrayRef& lhs, const ArrayRef& rhs, const DotDims& dims,
                 const MutableArrayRef& out) override {
     seen.Add(pass).Add(lhs).Add(rhs).Add(dims.ToString()).Add(out.aval().ToString());
-    const Array x = Cast(lhs, DType::kF64), y = Cast(rhs, DType::kF64);
     ArrayBuilder sums(DType::kF64, out.shape);
-    const DotNormalForm form = MakeDotNormalForm(dims, x.shape(), ArrayRef(x).strides, y.shape(), ArrayRef(y).strides);
-    double* sum = sums.Mutable<double>().data();
-    const double *a = x.View<double>().data(), *b = y.View<double>().data();
-    ForEach(form.batch, [&](int64_t a0, int64_t b0) {
-      ForEach(form.lhs_free, [&](int64_t a1, int64_t) {
-        ForEach(form.rhs_free, [&](int64_t, int64_t b1) {
-          ForEach(form.contract, [&](int64_t a2, int64_t b2) { *sum += a[a0 + a1 + a2] * b[b0 + b1 + b2]; });
-          ++sum;
-        });
-      });
-    });
+    kernels::Contract(dims, Cast(lhs, DType::kF64), Cast(rhs, DType::kF64), sums.ref());
     AQT_CHECK(CastArray(std::move(sums).Build(), out).ok());
   }
 
   Hash seen;
-
- private:
-  template <class F>
-  static void ForEach(const LoopNest& nest, F&& f) {
-    Shape shape;
-    Strides a, b;
-    for (const LoopAxis& axis : nest) {
-      shape.push_back(axis.extent);
-      a.push_back(axis.a_stride);
-      b.push_back(axis.b_stride);
-    }
-    ForEachIndex(shape, a, b, f);
-  }
 };
 
 // Statistics of one pass from step to step.
