@@ -153,7 +153,7 @@ TEST(GemmScheduleTest, CutsPanelsForThreads) {
   EXPECT_EQ(cuts(1, 8192, 7), (PanelCuts{1, 7}));
   EXPECT_EQ(cuts(1, 512, 1, /*adds=*/true), (PanelCuts{1, 1}));   // 16 KiB of sums
   EXPECT_EQ(cuts(64, 512, 1, /*adds=*/true), (PanelCuts{1, 2}));  // 256 columns
-  EXPECT_EQ(cuts(1, 8192, 2, /*adds=*/true), (PanelCuts{1, 2}));
+  EXPECT_EQ(cuts(1, 8192, 2, /*adds=*/true), (PanelCuts{1, 4}));
 }
 
 TEST(GemmScheduleTest, BlocksFitL2) {
