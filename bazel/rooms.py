@@ -75,7 +75,7 @@ ROOMS = {
     "aqt/nn/train": _room("optimizers, trainer, files of training state", "aqt/nn/layers aqt/transforms aqt/runtime aqt/io"),
     "aqt/nn/weights": _room("parameters from checkpoints", "aqt/nn/layers aqt/io"),
     "aqt/testing": _room("test code shared by several rooms", "aqt/nn", testonly=True),
-    "configs": _room("the protos and presets"),
+    "configs": _room("what users write: the protos of configurations, and presets"),
     "serving/tools": _room("exit codes, wording, progress, threads", "aqt/io"),
     "serving/formats": _room("the layouts of quantized checkpoints", "serving/tools aqt/quant/weights"),
     "serving/families": _room("kinds of modules: the table of model families, and evidence from shapes",

@@ -22,15 +22,15 @@
 #include "aqt/graph/interpret/call.h"
 #include "aqt/graph/op.h"
 #include "aqt/graph/saved/op_fields.h"
-#include "configs/program.pb.h"
+#include "aqt/graph/saved/program.pb.h"
 
 namespace aqt {
 namespace {
 
-using config::SavedAttribute;
-using config::SavedEquation;
-using config::SavedRecord;
 using internal::OpFields;
+using saved::SavedAttribute;
+using saved::SavedEquation;
+using saved::SavedRecord;
 
 constexpr absl::string_view kMagic = "AQTPROG\n";
 constexpr uint32_t kVersion = 1;
@@ -291,12 +291,12 @@ absl::StatusOr<Op> Loader::LoadOp(const SavedEquation& in, std::index_sequence<I
 
 // ---- parts of a program
 
-void SaveAval(const Aval& aval, config::SavedAval& out) {
+void SaveAval(const Aval& aval, saved::SavedAval& out) {
   out.set_dtype(std::string(ToString(aval.dtype)));
   out.mutable_shape()->Add(aval.shape.begin(), aval.shape.end());
 }
 
-absl::StatusOr<Aval> LoadAval(const config::SavedAval& in) {
+absl::StatusOr<Aval> LoadAval(const saved::SavedAval& in) {
   const std::optional<DType> dtype = DTypeFromString(in.dtype());
   if (!dtype.has_value()) return Corrupt("\"", in.dtype(), "\" is no dtype");
   Aval aval{*dtype, Shape(absl::MakeConstSpan(in.shape().data(), in.shape_size()))};
@@ -304,13 +304,13 @@ absl::StatusOr<Aval> LoadAval(const config::SavedAval& in) {
   return aval;
 }
 
-void SavePort(const Program::Port& port, config::SavedPort& out) {
+void SavePort(const Program::Port& port, saved::SavedPort& out) {
   out.set_var(port.var);
   out.set_kind(std::string(ToString(port.slot.kind)));
   out.set_path(port.slot.path);
 }
 
-absl::StatusOr<Program::Port> LoadPort(const config::SavedPort& in, size_t num_vars) {
+absl::StatusOr<Program::Port> LoadPort(const saved::SavedPort& in, size_t num_vars) {
   const std::optional<SlotKind> kind = SlotKindFromString(in.kind());
   if (!kind.has_value()) return Corrupt("\"", in.kind(), "\" is no kind of slot");
   if (in.var() < 0 || static_cast<size_t>(in.var()) >= num_vars) return Corrupt("there is no variable ", in.var());
@@ -332,7 +332,7 @@ bool HasLegalElements(DType dtype, absl::string_view bytes) {
   });
 }
 
-absl::Status LoadConstant(const config::SavedConstant& in, Program& program) {
+absl::Status LoadConstant(const saved::SavedConstant& in, Program& program) {
   if (in.var() < 0 || static_cast<size_t>(in.var()) >= program.vars.size()) {
     return Corrupt("there is no variable ", in.var());
   }
@@ -370,8 +370,8 @@ absl::Status Loader::LoadEquation(const SavedEquation& in, Program& program) con
   return absl::OkStatus();
 }
 
-config::SavedEnd Counts(const Program& program) {
-  config::SavedEnd end;
+saved::SavedEnd Counts(const Program& program) {
+  saved::SavedEnd end;
   end.set_vars(static_cast<int64_t>(program.vars.size()));
   end.set_inputs(static_cast<int64_t>(program.inputs.size()));
   end.set_constants(static_cast<int64_t>(program.consts.size()));
@@ -381,7 +381,7 @@ config::SavedEnd Counts(const Program& program) {
   return end;
 }
 
-bool SameCounts(const config::SavedEnd& a, const config::SavedEnd& b) {
+bool SameCounts(const saved::SavedEnd& a, const saved::SavedEnd& b) {
   return a.vars() == b.vars() && a.inputs() == b.inputs() && a.constants() == b.constants() &&
          a.scopes() == b.scopes() && a.equations() == b.equations() && a.outputs() == b.outputs();
 }

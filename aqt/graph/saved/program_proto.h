@@ -4,8 +4,8 @@
 // Programs as bytes.
 //
 // A saved program begins with "AQTPROG\n" and the version of the format, u32. Records follow, each with the length of a
-// message, u32, its CRC-32, u32, and the message, a SavedRecord of configs/program.proto: every variable, input,
-// constant, scope, equation and output, and an end that counts them. All integers are little endian. The same program
+// message, u32, its CRC-32, u32, and the message, a SavedRecord of program.proto: every variable, input, constant,
+// scope, equation and output, and an end that counts them. All integers are little endian. The same program
 // gives the same bytes. A later version of this library reads every earlier format.
 //
 // A call (call.h) is saved with its body; other composites by codecs, which the caller passes: those of aqt/ops are

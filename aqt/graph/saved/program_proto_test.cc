@@ -27,19 +27,19 @@
 #include "aqt/graph/interpret/grad.h"
 #include "aqt/graph/op.h"
 #include "aqt/graph/program.h"
+#include "aqt/graph/saved/program.pb.h"
 #include "aqt/graph/trace.h"
 #include "aqt/testing/programs.h"
 #include "aqt/testing/random_programs.h"
 #include "aqt/testing/same_bits.h"
 #include "aqt/testing/status_matchers.h"
-#include "configs/program.pb.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace aqt {
 namespace {
 
-using ::aqt::config::SavedRecord;
+using ::aqt::saved::SavedRecord;
 using ::aqt::testing::FailsWith;
 using ::aqt::testing::IsOk;
 using Values = std::vector<Value>;
@@ -191,7 +191,7 @@ TEST(ProgramProtoTest, NonsenseEquationsAreNamed) {
            {"equation ", "the operation \"frobnicate\" is unknown"},
            kUnimplemented},
           {[](SavedRecord& r) {
-             config::SavedEquation& equation = *r.mutable_equation();
+             saved::SavedEquation& equation = *r.mutable_equation();
              equation.GetReflection()->MutableUnknownFields(&equation)->AddVarint(100, 1);
            },
            {"byte ", "the record has fields that this version does not know"},
@@ -454,10 +454,12 @@ TEST(ProgramProtoTest, OldFilesLoad) {
     std::ofstream(absl::StrCat(folder, "/every_op_v1.aqtprog"), std::ios::binary) << *SaveProgram(*now);
     std::ofstream(absl::StrCat(folder, "/every_op_v1_results.aqtprog"), std::ios::binary) << *SaveProgram(*constants);
   }
-  const absl::StatusOr<Program> program = LoadProgram(ReadFile("aqt/graph/saved/testdata/every_op_v1.aqtprog")),
+  const std::string bytes = ReadFile("aqt/graph/saved/testdata/every_op_v1.aqtprog");
+  const absl::StatusOr<Program> program = LoadProgram(bytes),
                                 results = LoadProgram(ReadFile("aqt/graph/saved/testdata/every_op_v1_results.aqtprog"));
   ASSERT_THAT(program, IsOk());
   ASSERT_THAT(results, IsOk());
+  EXPECT_EQ(*SaveProgram(*program), bytes);
   const absl::StatusOr<std::vector<Array>> got = Eval(*program, {}), want = Eval(*results, {});
   ASSERT_THAT(got, IsOk());
   ASSERT_THAT(want, IsOk());

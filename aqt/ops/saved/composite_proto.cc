@@ -27,6 +27,7 @@
 #include "aqt/ops/contraction/contractions.h"
 #include "aqt/ops/contraction/opaque_kinds.h"
 #include "aqt/ops/contraction_dims.h"
+#include "aqt/ops/saved/composite.pb.h"
 #include "aqt/ops/saved/composite_values_proto.h"
 #include "aqt/ops/saved/fp8_composite_proto.h"
 #include "aqt/ops/scaling/low_precision.h"
@@ -39,14 +40,12 @@
 #include "aqt/quant/numerics/numerics.h"
 #include "aqt/quant/text/config_proto.h"
 #include "aqt/quant/text/semantics_proto.h"
-#include "configs/composite.pb.h"
 #include "configs/config_text.h"
 #include "configs/enum_values.h"
 
 namespace aqt {
 namespace {
 
-using config::SavedComposite;
 using internal::Corrupt;
 using internal::DotBackwardParts;
 using internal::DotForwardParts;
@@ -56,6 +55,7 @@ using internal::LoadAxes;
 using internal::LoadShape;
 using internal::OperandForm;
 using internal::Save;
+using saved::SavedComposite;
 using Made = internal::MadeComposite;
 
 // ---- values that occur in many composites; others are in composite_values_proto.h
@@ -72,7 +72,7 @@ absl::StatusOr<QuantMode> LoadMode(config::QuantMode in) {
   return mode;
 }
 
-absl::StatusOr<Semantics> LoadSemantics(const config::SavedSemantics& in) {
+absl::StatusOr<Semantics> LoadSemantics(const saved::SavedSemantics& in) {
   Semantics semantics;
   AQT_RETURN_IF_ERROR(internal::ReadSemantics(in, config::Place(), &semantics));
   return semantics;
@@ -94,24 +94,24 @@ config::Quantizer NumericsMessage(const Numerics& numerics) {
 
 constexpr OperandForm kForms[] = {OperandForm::kFloat, OperandForm::kFloatWithScale, OperandForm::kQvalueWithScale};
 
-config::SavedOperand FormMessage(OperandForm form) {
-  return static_cast<config::SavedOperand>(config::NumberOf(kForms, form) - 1);
+saved::SavedOperand FormMessage(OperandForm form) {
+  return static_cast<saved::SavedOperand>(config::NumberOf(kForms, form) - 1);
 }
-absl::StatusOr<OperandForm> LoadForm(config::SavedOperand in) {
+absl::StatusOr<OperandForm> LoadForm(saved::SavedOperand in) {
   OperandForm form{};
   AQT_RETURN_IF_ERROR(config::ReadEnum(kForms, in + 1, config::Place(), &form));
   return form;
 }
 
-void Save(const DotDims& dims, config::SavedContraction* out) {
-  config::SavedDotDims& m = *out->mutable_dot();
+void Save(const DotDims& dims, saved::SavedContraction* out) {
+  saved::SavedDotDims& m = *out->mutable_dot();
   Save(dims.lhs_contracting, m.mutable_lhs_contracting());
   Save(dims.rhs_contracting, m.mutable_rhs_contracting());
   Save(dims.lhs_batch, m.mutable_lhs_batch());
   Save(dims.rhs_batch, m.mutable_rhs_batch());
 }
-void Save(const ConvDims& dims, config::SavedContraction* out) {
-  config::SavedConvDims& m = *out->mutable_conv();
+void Save(const ConvDims& dims, saved::SavedContraction* out) {
+  saved::SavedConvDims& m = *out->mutable_conv();
   m.set_padding(std::string(ToString(dims.padding)));
   for (const auto& [low, high] : dims.explicit_padding) {
     m.add_low(low);
@@ -122,9 +122,9 @@ void Save(const ConvDims& dims, config::SavedContraction* out) {
   Save(dims.rhs_dilation, m.mutable_rhs_dilation());
   m.set_feature_group_count(dims.feature_group_count);
 }
-void Save(const RaggedDims&, config::SavedContraction* out) { out->mutable_ragged(); }
+void Save(const RaggedDims&, saved::SavedContraction* out) { out->mutable_ragged(); }
 
-absl::StatusOr<ConvDims> LoadConvDims(const config::SavedConvDims& in) {
+absl::StatusOr<ConvDims> LoadConvDims(const saved::SavedConvDims& in) {
   ConvDims dims{.window_strides = LoadAxes(in.window_strides()),
                 .lhs_dilation = LoadAxes(in.lhs_dilation()),
                 .rhs_dilation = LoadAxes(in.rhs_dilation()),
@@ -139,19 +139,19 @@ absl::StatusOr<ConvDims> LoadConvDims(const config::SavedConvDims& in) {
   return Corrupt("\"", in.padding(), "\" is no padding");
 }
 
-absl::StatusOr<PlannedDims> LoadDims(const config::SavedContraction& in) {
+absl::StatusOr<PlannedDims> LoadDims(const saved::SavedContraction& in) {
   switch (in.dims_case()) {
-    case config::SavedContraction::kDot:
+    case saved::SavedContraction::kDot:
       return DotDims{LoadAxes(in.dot().lhs_contracting()), LoadAxes(in.dot().rhs_contracting()),
                      LoadAxes(in.dot().lhs_batch()), LoadAxes(in.dot().rhs_batch())};
-    case config::SavedContraction::kConv: return LoadConvDims(in.conv());
-    case config::SavedContraction::kRagged: return RaggedDims();
-    case config::SavedContraction::DIMS_NOT_SET: break;
+    case saved::SavedContraction::kConv: return LoadConvDims(in.conv());
+    case saved::SavedContraction::kRagged: return RaggedDims();
+    case saved::SavedContraction::DIMS_NOT_SET: break;
   }
   return Corrupt("the contraction has no dims");
 }
 
-void Save(const internal::ContractionParts& parts, config::SavedContraction* out) {
+void Save(const internal::ContractionParts& parts, saved::SavedContraction* out) {
   Save(parts.lhs, out->mutable_lhs());
   Save(parts.rhs, out->mutable_rhs());
   std::visit([&](const auto& dims) { Save(dims, out); }, parts.dims);
@@ -162,7 +162,7 @@ void Save(const internal::ContractionParts& parts, config::SavedContraction* out
   out->set_rhs_mode(internal::ToProto(parts.modes.rhs));
 }
 
-absl::StatusOr<internal::ContractionParts> LoadContraction(const config::SavedContraction& in) {
+absl::StatusOr<internal::ContractionParts> LoadContraction(const saved::SavedContraction& in) {
   internal::ContractionParts parts;
   AQT_ASSIGN_OR_RETURN(parts.lhs, LoadAval(in.lhs()));
   AQT_ASSIGN_OR_RETURN(parts.rhs, LoadAval(in.rhs()));
@@ -177,7 +177,7 @@ absl::StatusOr<internal::ContractionParts> LoadContraction(const config::SavedCo
 }
 
 void Save(const DotForwardParts& parts, SavedComposite& out) {
-  config::SavedForward& m = *out.mutable_forward();
+  saved::SavedForward& m = *out.mutable_forward();
   Save(parts.contraction, m.mutable_contraction());
   m.set_with_residuals(parts.with_residuals);
   m.set_lhs(FormMessage(parts.lhs));
@@ -185,13 +185,13 @@ void Save(const DotForwardParts& parts, SavedComposite& out) {
   m.set_has_backward_state(parts.has_backward_state);
   m.set_has_key(parts.has_key);
   for (const Slot& slot : parts.backward_slots) {
-    config::SavedSlot& saved = *m.add_backward_slots();
+    saved::SavedSlot& saved = *m.add_backward_slots();
     saved.set_kind(std::string(ToString(slot.kind)));
     saved.set_path(slot.path);
   }
   if (parts.name.has_value()) m.set_name(*parts.name);
 }
-Made Load(const config::SavedForward& in) {
+Made Load(const saved::SavedForward& in) {
   DotForwardParts parts;
   AQT_ASSIGN_OR_RETURN(parts.contraction, LoadContraction(in.contraction()));
   AQT_ASSIGN_OR_RETURN(parts.lhs, LoadForm(in.lhs()));
@@ -199,7 +199,7 @@ Made Load(const config::SavedForward& in) {
   parts.with_residuals = in.with_residuals();
   parts.has_backward_state = in.has_backward_state();
   parts.has_key = in.has_key();
-  for (const config::SavedSlot& saved : in.backward_slots()) {
+  for (const saved::SavedSlot& saved : in.backward_slots()) {
     const std::optional<SlotKind> kind = SlotKindFromString(saved.kind());
     if (!kind.has_value()) return Corrupt("\"", saved.kind(), "\" is no kind of slot");
     parts.backward_slots.push_back({*kind, saved.path()});
@@ -212,31 +212,31 @@ void Save(const DotBackwardParts& parts, SavedComposite& out) {
   Save(parts.contraction, out.mutable_backward()->mutable_contraction());
   out.mutable_backward()->set_has_key(parts.has_key);
 }
-Made Load(const config::SavedBackward& in) {
+Made Load(const saved::SavedBackward& in) {
   DotBackwardParts parts{.contraction = {}, .has_key = in.has_key()};
   AQT_ASSIGN_OR_RETURN(parts.contraction, LoadContraction(in.contraction()));
   return internal::MakeDotOp(parts);
 }
 
 void Save(const DotQuantizeParts& parts, SavedComposite& out) {
-  config::SavedQuantize& m = *out.mutable_quantize();
+  saved::SavedQuantize& m = *out.mutable_quantize();
   Save(parts.contraction, m.mutable_contraction());
   m.set_is_rhs(parts.side == Side::kRhs);
   m.set_has_scale(parts.has_scale);
 }
-Made Load(const config::SavedQuantize& in) {
+Made Load(const saved::SavedQuantize& in) {
   DotQuantizeParts parts{.contraction = {}, .side = in.is_rhs() ? Side::kRhs : Side::kLhs, .has_scale = in.has_scale()};
   AQT_ASSIGN_OR_RETURN(parts.contraction, LoadContraction(in.contraction()));
   return internal::MakeDotOp(parts);
 }
 
 void Save(const EinsumParts& parts, SavedComposite& out) {
-  config::SavedEinsum& m = *out.mutable_einsum();
+  saved::SavedEinsum& m = *out.mutable_einsum();
   m.set_equation(parts.equation);
   Save(parts.lhs, m.mutable_lhs());
   Save(parts.rhs, m.mutable_rhs());
 }
-Made Load(const config::SavedEinsum& in) {
+Made Load(const saved::SavedEinsum& in) {
   EinsumParts parts{.equation = in.equation(), .lhs = {}, .rhs = {}};
   AQT_ASSIGN_OR_RETURN(parts.lhs, LoadAval(in.lhs()));
   AQT_ASSIGN_OR_RETURN(parts.rhs, LoadAval(in.rhs()));
@@ -246,13 +246,13 @@ Made Load(const config::SavedEinsum& in) {
 // ---- scaling
 
 void Save(const ScalingParts& parts, SavedComposite& out) {
-  config::SavedScaling& m = *out.mutable_scaling();
+  saved::SavedScaling& m = *out.mutable_scaling();
   m.set_kind(static_cast<int>(parts.step.kind));
   m.set_dtype(internal::SavedDType(parts.step.dtype));
   m.set_backward(parts.step.backward);
   m.set_dropped_under_grad(parts.options.dropped_under_grad);
 }
-Made Load(const config::SavedScaling& in) {
+Made Load(const saved::SavedScaling& in) {
   if (in.kind() < 0 || in.kind() > static_cast<int>(ScalingKind::kGetScale)) {
     return Corrupt(in.kind(), " is no kind of scaling");
   }
@@ -267,7 +267,7 @@ void Save(const internal::OperandKeyOp& op, SavedComposite& out) {
   out.mutable_operand_key()->set_role(static_cast<int>(op.role));
   out.mutable_operand_key()->set_prng_layout(internal::ToProto(op.layout));
 }
-Made Load(const config::SavedOperandKey& in) {
+Made Load(const saved::SavedOperandKey& in) {
   if (in.role() < 0 || in.role() > static_cast<int>(internal::KeyRole::kConvRhs)) {
     return Corrupt(in.role(), " is no role of an operand");
   }
@@ -276,13 +276,13 @@ Made Load(const config::SavedOperandKey& in) {
 }
 
 void Save(const internal::FoldInKeyOp& op, SavedComposite& out) { out.mutable_fold_in_key()->set_data(op.data); }
-Made Load(const config::SavedFoldInKey& in) { return internal::MakeOpaqueOp(internal::FoldInKeyOp{in.data()}); }
+Made Load(const saved::SavedFoldInKey& in) { return internal::MakeOpaqueOp(internal::FoldInKeyOp{in.data()}); }
 
 void Save(const internal::GroupEndsOp& op, SavedComposite& out) {
   Save(op.lhs, out.mutable_group_ends()->mutable_lhs());
   Save(op.rhs, out.mutable_group_ends()->mutable_rhs());
 }
-Made Load(const config::SavedGroupEnds& in) {
+Made Load(const saved::SavedGroupEnds& in) {
   internal::GroupEndsOp op;
   AQT_ASSIGN_OR_RETURN(op.lhs, LoadAval(in.lhs()));
   AQT_ASSIGN_OR_RETURN(op.rhs, LoadAval(in.rhs()));
@@ -293,12 +293,12 @@ Made Load(const config::SavedGroupEnds& in) {
 }
 
 void Save(const internal::NoiseOp& op, SavedComposite& out) {
-  config::SavedNoise& m = *out.mutable_noise();
+  saved::SavedNoise& m = *out.mutable_noise();
   *m.mutable_quantizer() = NumericsMessage(IntSymmetric{.noise = op.noise});
   Save(op.shape, m.mutable_shape());
   m.set_prng_layout(internal::ToProto(op.layout));
 }
-Made Load(const config::SavedNoise& in) {
+Made Load(const saved::SavedNoise& in) {
   AQT_ASSIGN_OR_RETURN(const Quantizer quantizer, LoadQuantizer(in.quantizer()));
   const IntSymmetric* numerics = std::get_if<IntSymmetric>(&quantizer.numerics);
   if (numerics == nullptr || !numerics->noise.has_value()) return Corrupt("there is no noise");
@@ -311,21 +311,21 @@ void Save(const internal::QvalueOp& op, SavedComposite& out) {
   *out.mutable_qvalue()->mutable_quantizer() = NumericsMessage(op.numerics);
   out.mutable_qvalue()->set_prng_layout(internal::ToProto(op.layout));
 }
-Made Load(const config::SavedQvalue& in) {
+Made Load(const saved::SavedQvalue& in) {
   AQT_ASSIGN_OR_RETURN(const Quantizer quantizer, LoadQuantizer(in.quantizer()));
   AQT_ASSIGN_OR_RETURN(const PrngLayout layout, LoadLayout(in.prng_layout()));
   return internal::MakeOpaqueOp(internal::QvalueOp{quantizer.numerics, layout});
 }
 
 template <class Op>
-config::SavedCalibration& Save(const Op& op, config::SavedCalibration* out) {
+saved::SavedCalibration& Save(const Op& op, saved::SavedCalibration* out) {
   *out->mutable_quantizer() = ToProto(op.quantizer);
   Save(op.axes, out->mutable_axes());
   internal::WriteSemantics(op.semantics, out->mutable_semantics());
   return *out;
 }
 template <class Op>
-absl::Status Load(const config::SavedCalibration& in, Op& op) {
+absl::Status Load(const saved::SavedCalibration& in, Op& op) {
   AQT_ASSIGN_OR_RETURN(op.quantizer, LoadQuantizer(in.quantizer()));
   AQT_ASSIGN_OR_RETURN(op.semantics, LoadSemantics(in.semantics()));
   op.axes = LoadAxes(in.axes());
@@ -333,7 +333,7 @@ absl::Status Load(const config::SavedCalibration& in, Op& op) {
 }
 
 void Save(const internal::ScaleOp& op, SavedComposite& out) { Save(op, out.mutable_scale()); }
-Made LoadScale(const config::SavedCalibration& in) {
+Made LoadScale(const saved::SavedCalibration& in) {
   internal::ScaleOp op;
   AQT_RETURN_IF_ERROR(Load(in, op));
   if (in.has_x() || in.mode() != config::QUANT_MODE_UNSPECIFIED) return Corrupt("aqt_scale has neither x nor mode");
@@ -341,11 +341,11 @@ Made LoadScale(const config::SavedCalibration& in) {
 }
 
 void Save(const internal::CalibrateOp& op, SavedComposite& out) {
-  config::SavedCalibration& m = Save(op, out.mutable_calibrate());
+  saved::SavedCalibration& m = Save(op, out.mutable_calibrate());
   Save(op.x, m.mutable_x());
   m.set_mode(internal::ToProto(op.mode));
 }
-Made LoadCalibrate(const config::SavedCalibration& in) {
+Made LoadCalibrate(const saved::SavedCalibration& in) {
   internal::CalibrateOp op;
   AQT_RETURN_IF_ERROR(Load(in, op));
   AQT_ASSIGN_OR_RETURN(op.x, LoadAval(in.x()));
@@ -356,7 +356,7 @@ Made LoadCalibrate(const config::SavedCalibration& in) {
 void Save(const internal::StaticScaleOp& op, SavedComposite& out) {
   Save(op.x, Save(op, out.mutable_static_scale()).mutable_x());
 }
-Made LoadStaticScale(const config::SavedCalibration& in) {
+Made LoadStaticScale(const saved::SavedCalibration& in) {
   internal::StaticScaleOp op;
   AQT_RETURN_IF_ERROR(Load(in, op));
   AQT_ASSIGN_OR_RETURN(op.x, LoadAval(in.x()));
@@ -365,17 +365,17 @@ Made LoadStaticScale(const config::SavedCalibration& in) {
 }
 
 void Save(const SmallFloat& format, SavedComposite& out) {
-  config::SavedSmallFloat& m = *out.mutable_low_precision_sum();
+  saved::SavedSmallFloat& m = *out.mutable_low_precision_sum();
   m.set_min_exponent(format.min_exponent);
   m.set_max_exponent(format.max_exponent);
   m.set_mantissa_bits(format.mantissa_bits);
 }
-Made Load(const config::SavedSmallFloat& in) {
+Made Load(const saved::SavedSmallFloat& in) {
   return internal::MakeLowPrecisionSum({in.min_exponent(), in.max_exponent(), in.mantissa_bits()});
 }
 
 void Save(const Axes& sum_axes, SavedComposite& out) { Save(sum_axes, out.mutable_xla_sum()->mutable_axes()); }
-Made Load(const config::SavedXlaSum& in) { return internal::MakeXlaSum(LoadAxes(in.axes())); }
+Made Load(const saved::SavedXlaSum& in) { return internal::MakeXlaSum(LoadAxes(in.axes())); }
 
 // ---- all of them
 

@@ -6,7 +6,7 @@
 //   AQT_ASSIGN_OR_RETURN(std::string bytes, SaveProgram(program, ops::ProgramCodecs()));
 //   AQT_ASSIGN_OR_RETURN(Program loaded, LoadProgram(bytes, ops::ProgramCodecs()));
 //
-// A composite is saved as a message of configs/composite.proto: its configuration as written in textprotos
+// A composite is saved as a message of aqt/ops/saved/composite.proto: its configuration as written in textprotos
 // (quant/text), its shapes, and the forms of its operands. Loading plans it again and refuses anything that this
 // library cannot produce.
 

@@ -27,6 +27,7 @@
 #include "aqt/ops/contraction/opaque_ops.h"
 #include "aqt/ops/contraction/packed_contraction.h"
 #include "aqt/ops/contraction/quantized_dot.h"
+#include "aqt/ops/saved/composite.pb.h"
 #include "aqt/ops/saved/saved_program_testing.h"
 #include "aqt/ops/scaling/low_precision.h"
 #include "aqt/ops/scaling/scaling.h"
@@ -36,14 +37,13 @@
 #include "aqt/testing/programs.h"
 #include "aqt/testing/random.h"
 #include "aqt/testing/status_matchers.h"
-#include "configs/composite.pb.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace aqt {
 namespace {
 
-using ::aqt::config::SavedComposite;
+using ::aqt::saved::SavedComposite;
 using ::aqt::testing::FailsWith;
 using ::aqt::testing::IsOk;
 using Values = std::vector<Value>;
@@ -252,10 +252,10 @@ TEST(CompositeProtoTest, NonsenseContractionsAreRefused) {
            },
            {"local_aqt is only supported in dlhs and drhs"}},
           {fwd,
-           [](SavedComposite& m) { m.mutable_forward()->set_lhs(static_cast<config::SavedOperand>(3)); },
+           [](SavedComposite& m) { m.mutable_forward()->set_lhs(static_cast<saved::SavedOperand>(3)); },
            {"UNSPECIFIED"}},
           {fwd,
-           [](SavedComposite& m) { m.mutable_forward()->set_rhs(config::SAVED_OPERAND_FLOAT_WITH_SCALE); },
+           [](SavedComposite& m) { m.mutable_forward()->set_rhs(saved::SAVED_OPERAND_FLOAT_WITH_SCALE); },
            {"an operand has a scale, and so has no gradient"}},
           {fwd, [](SavedComposite& m) { m.mutable_forward()->set_has_key(false); }, {"no key"}},
           {fwd,

@@ -18,12 +18,12 @@ absl::StatusOr<Shape> LoadShape(const SavedNumbers& in) {
   return shape;
 }
 
-void Save(const Aval& aval, config::SavedAval* out) {
+void Save(const Aval& aval, saved::SavedAval* out) {
   out->set_dtype(std::string(ToString(aval.dtype)));
   Save(aval.shape, out->mutable_shape());
 }
 
-absl::StatusOr<Aval> LoadAval(const config::SavedAval& in) {
+absl::StatusOr<Aval> LoadAval(const saved::SavedAval& in) {
   AQT_ASSIGN_OR_RETURN(const DType dtype, LoadDType(in.dtype()));
   AQT_ASSIGN_OR_RETURN(Shape shape, LoadShape(in.shape()));
   return Aval{dtype, std::move(shape)};

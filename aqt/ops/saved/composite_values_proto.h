@@ -16,7 +16,7 @@
 #include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"
 #include "aqt/graph/composite.h"
-#include "configs/program.pb.h"
+#include "aqt/graph/saved/program.pb.h"
 #include "google/protobuf/repeated_field.h"
 
 namespace aqt::internal {
@@ -36,8 +36,8 @@ absl::StatusOr<Shape> LoadShape(const SavedNumbers& in);
 void Save(const Axes& axes, SavedNumbers* out);
 Axes LoadAxes(const SavedNumbers& in);
 
-void Save(const Aval& aval, config::SavedAval* out);
-absl::StatusOr<Aval> LoadAval(const config::SavedAval& in);
+void Save(const Aval& aval, saved::SavedAval* out);
+absl::StatusOr<Aval> LoadAval(const saved::SavedAval& in);
 
 // A dtype is saved by its name, null as "".
 absl::StatusOr<DType> LoadDType(const std::string& in);

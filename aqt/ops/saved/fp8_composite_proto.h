@@ -4,18 +4,18 @@
 // The composites of the FP8 layers (fp8_scaling.h, fp8_dot.h) in saved programs. Internal; for composite_proto.cc.
 
 #include "aqt/graph/composite.h"
+#include "aqt/ops/saved/composite.pb.h"
 #include "aqt/ops/saved/composite_values_proto.h"
-#include "configs/composite.pb.h"
 
 namespace aqt::internal {
 
 // Returns false, and leaves `out` unchanged, for any other operation.
-bool SaveFp8(const Composite& op, config::SavedComposite& out);
+bool SaveFp8(const Composite& op, saved::SavedComposite& out);
 
-MadeComposite LoadFp8(const config::SavedFp8Quantize& in);
-MadeComposite LoadFp8(const config::SavedFp8Update& in);
-MadeComposite LoadFp8(const config::SavedFp8Dot& in);
-MadeComposite LoadFp8(const config::SavedFp8Backward& in);
+MadeComposite LoadFp8(const saved::SavedFp8Quantize& in);
+MadeComposite LoadFp8(const saved::SavedFp8Update& in);
+MadeComposite LoadFp8(const saved::SavedFp8Dot& in);
+MadeComposite LoadFp8(const saved::SavedFp8Backward& in);
 
 }  // namespace aqt::internal
 

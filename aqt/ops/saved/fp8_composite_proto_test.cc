@@ -23,17 +23,17 @@
 #include "aqt/graph/value.h"
 #include "aqt/ops/fp8/fp8_dot.h"
 #include "aqt/ops/fp8/fp8_scaling.h"
+#include "aqt/ops/saved/composite.pb.h"
 #include "aqt/ops/saved/composite_proto.h"
 #include "aqt/ops/saved/saved_program_testing.h"
 #include "aqt/testing/status_matchers.h"
-#include "configs/composite.pb.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace aqt {
 namespace {
 
-using ::aqt::config::SavedComposite;
+using ::aqt::saved::SavedComposite;
 using ::aqt::testing::FailsWith;
 using ::aqt::testing::IsOk;
 using Values = std::vector<Value>;
@@ -128,7 +128,7 @@ TEST(Fp8CompositeProtoTest, NonsenseIsRefused) {
     std::function<void(SavedComposite&)> change;
     std::vector<std::string> parts;
   };
-  const auto dot = [](SavedComposite& m) -> config::SavedFp8Dot& { return *m.mutable_fp8_dot(); };
+  const auto dot = [](SavedComposite& m) -> saved::SavedFp8Dot& { return *m.mutable_fp8_dot(); };
   for (const Case& c : std::vector<Case>{
            {&scaling, "fp8_quantize", [](auto& m) { m.mutable_fp8_quantize()->clear_dtype(); }, {"\"\" is no dtype"}},
            {&scaling,

@@ -54,7 +54,7 @@ inline void ExpectComesBack(const Program& program) {
   for (const auto& [slot, array] : stats) ASSERT_TRUE(SameBits(array, stats_again.at(slot))) << slot.ToString();
 }
 
-// A composite as a message, config::SavedComposite.
+// A composite as a message, saved::SavedComposite.
 template <class Message>
 Message MessageOf(const Program& program, absl::string_view name) {
   Message message;
@@ -74,8 +74,9 @@ inline std::string ReadTestFile(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-// Files of every version of the format load forever, and give the same results as before. testdata/<name>.aqtprog is a
-// program without inputs that contains these composites. With AQT_TEST_WRITE it is the current result of `make`.
+// Files of every version of the format load forever, give the same results as before, and are saved again to the same
+// bytes. testdata/<name>.aqtprog is a program without inputs that contains these composites. With AQT_TEST_WRITE it is
+// the current result of `make`.
 inline void ExpectOldFileLoads(const std::string& name, const std::set<std::string>& composites,
                                absl::StatusOr<Program> (*make)()) {
   if (const char* folder = std::getenv("AQT_TEST_WRITE"); folder != nullptr) {
@@ -90,12 +91,13 @@ inline void ExpectOldFileLoads(const std::string& name, const std::set<std::stri
     std::ofstream(absl::StrCat(folder, "/", name, "_results.aqtprog"), std::ios::binary) << *SaveProgram(*constants);
   }
   const std::string path = absl::StrCat("aqt/ops/saved/testdata/", name);
-  const absl::StatusOr<Program> program =
-      LoadProgram(ReadTestFile(absl::StrCat(path, ".aqtprog")), ops::ProgramCodecs());
+  const std::string bytes = ReadTestFile(absl::StrCat(path, ".aqtprog"));
+  const absl::StatusOr<Program> program = LoadProgram(bytes, ops::ProgramCodecs());
   const absl::StatusOr<Program> results = LoadProgram(ReadTestFile(absl::StrCat(path, "_results.aqtprog")));
   ASSERT_THAT(program, ::aqt::testing::IsOk());
   ASSERT_THAT(results, ::aqt::testing::IsOk());
   EXPECT_EQ(CompositesOf(*program), composites);
+  EXPECT_EQ(*SaveProgram(*program, ops::ProgramCodecs()), bytes);
   const absl::StatusOr<std::vector<Array>> got = Eval(*program, {}), want = Eval(*results, {});
   ASSERT_THAT(got, ::aqt::testing::IsOk());
   ASSERT_THAT(want, ::aqt::testing::IsOk());
