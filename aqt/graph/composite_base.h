@@ -3,12 +3,14 @@
 
 // The defaults of a composite. An operation that defines Name, Infer and Expand is complete.
 
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
 #include "aqt/graph/composite.h"
+#include "aqt/graph/composite_fields.h"
 #include "aqt/graph/value.h"
 
 namespace aqt {
@@ -22,6 +24,17 @@ class CompositeBase : public Composite {
                                           absl::Span<const bool> needed) const override;
   // The operation itself, with its operands as residuals.
   Forward GradForward(absl::Span<const Value> operands) const override;
+};
+
+// A composite that stores its fields.
+template <class F>
+class CompositeOf : public CompositeBase, public HasFields<F> {
+ public:
+  explicit CompositeOf(F fields) : fields_(std::move(fields)) {}
+  F fields() const final { return fields_; }
+
+ protected:
+  const F fields_;
 };
 
 }  // namespace aqt

@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "aqt/graph/composite_fields.h"
 
 namespace aqt {
 namespace {
@@ -17,6 +18,12 @@ std::string WindowText(const WindowDims& dims) {
 std::string Text(absl::string_view text) { return std::string(text); }
 
 }  // namespace
+
+bool CompositeOp::operator==(const CompositeOp& other) const {
+  if (impl == other.impl) return true;
+  const auto* fields = dynamic_cast<const internal::AnyFields*>(impl.get());
+  return fields != nullptr && other.impl != nullptr && fields->SameFields(*other.impl);
+}
 
 std::string OpName(const Op& op) {
   return std::visit(Overload{

@@ -190,7 +190,7 @@ struct StopGradientOp {
 };
 struct CompositeOp {
   std::shared_ptr<const Composite> impl;
-  bool operator==(const CompositeOp&) const = default;  // the same object
+  bool operator==(const CompositeOp& other) const;  // the same object, or equal fields (composite_fields.h)
 };
 
 using Op = std::variant<UnaryOp, BinaryOp, CompareOp, SelectOp, CastOp, BitcastOp, ClampOp, IsFiniteOp, IntegerPowOp,

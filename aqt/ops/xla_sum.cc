@@ -24,14 +24,14 @@
 namespace aqt::internal {
 namespace {
 
-class XlaSumOp : public CompositeBase {
+class XlaSumOp : public CompositeOf<XlaSumFields> {
  public:
-  explicit XlaSumOp(const Axes& axes) : axes_(axes) {}
+  using CompositeOf::CompositeOf;
 
   std::string Name() const override { return "xla_sum"; }
-  std::string Attributes() const override { return absl::StrCat("axes=", absl::StrJoin(axes_, ",")); }
+  std::string Attributes() const override { return absl::StrCat("axes=", absl::StrJoin(fields_.axes, ",")); }
   absl::StatusOr<std::vector<Aval>> Infer(absl::Span<const Aval> in) const override {
-    if (in.size() != 1 || (!axes_.empty() && axes_.back() >= in[0].shape.rank())) {
+    if (in.size() != 1 || (!fields_.axes.empty() && fields_.axes.back() >= in[0].shape.rank())) {
       return absl::InvalidArgumentError(absl::StrCat("takes one operand that has the axes ", Attributes()));
     }
     if (in[0].dtype != DType::kF32 && in[0].dtype != DType::kBF16 && in[0].dtype != DType::kF16) {
@@ -46,7 +46,7 @@ class XlaSumOp : public CompositeBase {
     Shape shape;
     for (const int64_t axis : Kept(in[0].shape().rank())) shape.push_back(in[0].shape()[axis]);
     ArrayBuilder out(in[0].dtype(), shape);
-    kernels::SumAsXla(in[0], axes_, out.data());
+    kernels::SumAsXla(in[0], fields_.axes, out.data());
     return std::vector<Array>{std::move(out).Build()};
   }
 
@@ -56,30 +56,24 @@ class XlaSumOp : public CompositeBase {
     return {ops::BroadcastInDim(cotangents[0], residuals[0].shape(), Kept(residuals[0].rank()))};
   }
 
-  const Axes& axes() const { return axes_; }
-
  private:
-  Axes Kept(int64_t rank) const { return RemainingAxes(rank, axes_, {}); }
-
-  const Axes axes_;
+  Axes Kept(int64_t rank) const { return RemainingAxes(rank, fields_.axes, {}); }
 };
 
 }  // namespace
 
-Value SumAsXla(const Value& x, const Axes& axes) { return BindOne(CompositeOp{std::make_shared<XlaSumOp>(axes)}, {x}); }
-
-std::optional<Axes> XlaSumAxesOf(const Composite& op) {
-  const auto* sum = dynamic_cast<const XlaSumOp*>(&op);
-  return sum == nullptr ? std::nullopt : std::optional(sum->axes());
+Value SumAsXla(const Value& x, const Axes& axes) {
+  return BindOne(CompositeOp{std::make_shared<XlaSumOp>(XlaSumFields{axes})}, {x});
 }
 
-absl::StatusOr<std::shared_ptr<const Composite>> MakeXlaSum(const Axes& axes) {
+absl::StatusOr<std::shared_ptr<const Composite>> MakeComposite(const XlaSumFields& fields) {
+  const Axes& axes = fields.axes;
   const bool ascends = std::adjacent_find(axes.begin(), axes.end(), std::greater_equal<>()) == axes.end();
   if (!ascends || (!axes.empty() && axes[0] < 0)) {
     return absl::InvalidArgumentError(
         absl::StrCat("axes ", absl::StrJoin(axes, ", "), ", expected numbers from 0 on in ascending order"));
   }
-  return std::make_shared<XlaSumOp>(axes);
+  return std::make_shared<XlaSumOp>(fields);
 }
 
 }  // namespace aqt::internal

@@ -4,7 +4,6 @@
 // The sums of Compat::einsum_sums_in_dtype as an operation of a program. Internal.
 
 #include <memory>
-#include <optional>
 
 #include "absl/status/statusor.h"
 #include "aqt/core/shape.h"
@@ -17,10 +16,13 @@ namespace aqt::internal {
 // is that of its sum.
 Value SumAsXla(const Value& x, const Axes& axes);
 
-// For serialization: the axes of an "xla_sum"; null for any other operation.
-std::optional<Axes> XlaSumAxesOf(const Composite& op);
-// The "xla_sum" over these axes.
-absl::StatusOr<std::shared_ptr<const Composite>> MakeXlaSum(const Axes& axes);
+// The fields of the operation (graph/composite_fields.h), and the operation. InvalidArgument unless the axes ascend.
+struct XlaSumFields {
+  Axes axes;
+  static constexpr const char* kFieldNames[] = {"axes"};
+  bool operator==(const XlaSumFields&) const = default;
+};
+absl::StatusOr<std::shared_ptr<const Composite>> MakeComposite(const XlaSumFields& fields);
 
 }  // namespace aqt::internal
 

@@ -29,7 +29,7 @@ namespace {
 
 using Impl = AqtDot::Impl;
 
-class BackwardOp : public DotOp {
+class BackwardOp : public DotOp, public HasFields<DotBackwardFields> {
  public:
   BackwardOp(std::shared_ptr<const Impl> dot, bool has_key)
       : dot_(std::move(dot)), has_key_(has_key), updated_(dot_->UpdatedPositions(dot_->plan().backward_state())) {}
@@ -37,7 +37,7 @@ class BackwardOp : public DotOp {
   std::string Name() const override { return absl::StrCat(dot_->name, "_bwd"); }
   std::string Attributes() const override { return dot_->attributes; }
   const Impl& dot() const override { return *dot_; }
-  absl::StatusOr<DotParts> parts() const override { return DotBackwardParts{PartsOf(*dot_), has_key_}; }
+  DotBackwardFields fields() const override { return {FieldsOfDot(*dot_), has_key_}; }
   std::optional<ScalePassing> scales() const override { return BackwardScales(*dot_, num_operands(), updated_.size()); }
   std::optional<ContractionOfRows> OfRows(absl::Span<const std::optional<int64_t>> divided,
                                           int64_t parts) const override {

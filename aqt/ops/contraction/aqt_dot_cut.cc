@@ -108,14 +108,10 @@ std::optional<ContractionOfRows> GradientOfRows(const AqtDot::Impl& dot, bool ha
   return ContractionOfRows{{MakeBackwardOp(part, has_key)}, {axis, std::nullopt}, {true, false}};
 }
 
-bool IsQuantizedContraction(const Op& op) {
-  const auto* composite = std::get_if<CompositeOp>(&op);
-  return composite != nullptr && dynamic_cast<const DotOp*>(composite->impl.get()) != nullptr;
-}
+bool IsQuantizedContraction(const Op& op) { return DotOpOf(op) != nullptr; }
 
 std::optional<ContractionOfRows> OfRows(const Op& op, absl::Span<const std::optional<int64_t>> divided, int64_t parts) {
-  const auto* composite = std::get_if<CompositeOp>(&op);
-  const auto* dot = composite == nullptr ? nullptr : dynamic_cast<const DotOp*>(composite->impl.get());
+  const DotOp* const dot = DotOpOf(op);
   return dot == nullptr ? std::nullopt : dot->OfRows(divided, parts);
 }
 

@@ -35,7 +35,7 @@ namespace {
 
 using Impl = AqtDot::Impl;
 
-class ForwardOp : public DotOp {
+class ForwardOp : public DotOp, public HasFields<DotForwardFields> {
  public:
   // `backward_slots` are the names of the gradient's statistics.
   ForwardOp(std::shared_ptr<const Impl> dot, OperandOrder order, bool with_residuals, std::vector<Slot> backward_slots,
@@ -65,21 +65,15 @@ class ForwardOp : public DotOp {
   }
   std::optional<std::string> instance_name() const override { return name_; }
   const Impl& dot() const override { return *dot_; }
-  absl::StatusOr<DotParts> parts() const override {
-    if (is_packed()) return absl::UnimplementedError("an operand is packed for the kernels of this machine");
-    DotForwardParts parts{.contraction = PartsOf(*dot_),
-                          .with_residuals = with_residuals_,
-                          .has_backward_state = order_.backward_state > 0,
-                          .has_key = order_.has_key,
-                          .backward_slots = backward_slots_,
-                          .name = name_};
-    for (const Side side : kSides) {
-      const int i = static_cast<int>(side);
-      (side == Side::kLhs ? parts.lhs : parts.rhs) = order_.quantized[i]   ? OperandForm::kQvalueWithScale
-                                                     : order_.has_scale[i] ? OperandForm::kFloatWithScale
-                                                                           : OperandForm::kFloat;
-    }
-    return parts;
+  DotForwardFields fields() const override {
+    return {.contraction = FieldsOfDot(*dot_),
+            .with_residuals = with_residuals_,
+            .lhs = FormOf(order_, Side::kLhs),
+            .rhs = FormOf(order_, Side::kRhs),
+            .has_backward_state = order_.backward_state > 0,
+            .has_key = order_.has_key,
+            .backward_slots = backward_slots_,
+            .name = name_};
   }
   std::optional<ScalePassing> scales() const override {
     return ForwardScales(*dot_, order_, updated_.size(), with_residuals_);

@@ -19,15 +19,16 @@
 #include "aqt/core/dot_dims.h"
 #include "aqt/graph/composite.h"
 #include "aqt/graph/composite_base.h"
+#include "aqt/graph/composite_fields.h"
+#include "aqt/graph/op.h"
 #include "aqt/graph/program.h"
 #include "aqt/graph/value.h"
 #include "aqt/ops/contraction/aqt_dot_cut.h"
+#include "aqt/ops/contraction/aqt_dot_fields.h"
 #include "aqt/ops/contraction/aqt_dot_general.h"
-#include "aqt/ops/contraction/aqt_dot_parts.h"
 #include "aqt/ops/contraction/aqt_dot_scales.h"
 #include "aqt/ops/contraction/aqt_expand.h"
 #include "aqt/ops/contraction/opaque_ops.h"
-#include "aqt/quant/config/call_options.h"
 #include "aqt/quant/config/config.h"
 #include "aqt/quant/config/semantics.h"
 #include "aqt/quant/config/state_arrays.h"
@@ -156,8 +157,6 @@ struct UpdatedState {
 // An operation of an AqtDot.
 class DotOp : public CompositeBase {
  public:
-  // The parts it was made from; Unimplemented if they are only for this machine.
-  virtual absl::StatusOr<DotParts> parts() const = 0;
   virtual const AqtDot::Impl& dot() const = 0;
   // Implements ScalePassingOf.
   virtual std::optional<ScalePassing> scales() const { return std::nullopt; }
@@ -175,7 +174,10 @@ std::optional<ContractionOfRows> GradientOfRows(const AqtDot::Impl& dot, bool ha
 // Scale passing of the forward operation and of the gradient; they update `num_updated` statistics.
 ScalePassing ForwardScales(const AqtDot::Impl& dot, const OperandOrder& order, size_t num_updated, bool with_residuals);
 ScalePassing BackwardScales(const AqtDot::Impl& dot, size_t num_operands, size_t num_updated);
-ContractionParts PartsOf(const AqtDot::Impl& dot);
+// Null for any other operation.
+const DotOp* DotOpOf(const Op& op);
+ContractionFields FieldsOfDot(const AqtDot::Impl& dot);
+OperandForm FormOf(const OperandOrder& order, Side side);
 
 // The operation <name>, such as aqt_dot_general. When a gradient is taken, it becomes <name>_fwd, which also outputs
 // the residuals. `backward_slots` are the names of the gradient's statistics.

@@ -109,8 +109,8 @@ ScalePassing BackwardScales(const Impl& dot, size_t num_operands, size_t num_upd
   return result;
 }
 
-std::optional<ScalePassing> ScalePassingOf(const Composite& op) {
-  const auto* dot = dynamic_cast<const DotOp*>(&op);
+std::optional<ScalePassing> ScalePassingOf(const Op& op) {
+  const DotOp* const dot = DotOpOf(op);
   return dot == nullptr ? std::nullopt : dot->scales();
 }
 

@@ -13,7 +13,7 @@
 #include <optional>
 #include <vector>
 
-#include "aqt/graph/composite.h"
+#include "aqt/graph/op.h"
 #include "aqt/quant/config/config.h"
 
 namespace aqt::internal {
@@ -33,7 +33,7 @@ struct ScalePassing {
 };
 
 // Null for operations that are neither a contraction nor a gradient of one, such as aqt_quantize.
-std::optional<ScalePassing> ScalePassingOf(const Composite& op);
+std::optional<ScalePassing> ScalePassingOf(const Op& op);
 
 // Whether multiplying a tensor by a power of two keeps its codes and multiplies its scale, as long as nothing over- or
 // underflows. True without numerics, and for AbsMax, Percentile, SnrSearch, and AbsMean with p = 1. False for a range

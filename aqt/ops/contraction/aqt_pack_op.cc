@@ -42,9 +42,6 @@ class PackOp : public DotOp {
 
   std::string Name() const override { return "aqt_pack"; }
   const AqtDot::Impl& dot() const override { return *dot_; }
-  absl::StatusOr<DotParts> parts() const override {
-    return absl::UnimplementedError("packs an operand for the kernels of this machine");
-  }
   std::string Attributes() const override {
     return absl::StrCat(internal::Name(side_), " of ", dot_->name, ", ", ToText(key_));
   }

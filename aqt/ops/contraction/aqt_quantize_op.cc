@@ -25,7 +25,7 @@ namespace {
 
 using Impl = AqtDot::Impl;
 
-class QuantizeOp : public DotOp {
+class QuantizeOp : public DotOp, public HasFields<DotQuantizeFields> {
  public:
   // (x[, scale][, key])
   QuantizeOp(std::shared_ptr<const Impl> dot, Side side, bool has_scale, bool has_key)
@@ -37,7 +37,7 @@ class QuantizeOp : public DotOp {
                         ArithmeticText(dot_->semantics()));
   }
   const AqtDot::Impl& dot() const override { return *dot_; }
-  absl::StatusOr<DotParts> parts() const override { return DotQuantizeParts{PartsOf(*dot_), side_, has_scale_}; }
+  DotQuantizeFields fields() const override { return {FieldsOfDot(*dot_), side_, has_scale_}; }
   int num_outputs() const override { return 2; }
 
   absl::StatusOr<std::vector<Aval>> Infer(absl::Span<const Aval> in) const override {

@@ -17,6 +17,7 @@
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/bind_one.h"
 #include "aqt/graph/composite_base.h"
+#include "aqt/graph/composite_fields.h"
 #include "aqt/graph/context.h"
 #include "aqt/graph/source_line.h"
 #include "aqt/graph/trace.h"
@@ -28,19 +29,19 @@
 #include "aqt/quant/contraction/einsum_lowering.h"
 
 namespace aqt {
+
+using internal::EinsumFields;
+
 namespace {
 
 // (lhs, rhs) -> out.
-class EinsumOp : public CompositeBase {
+class EinsumOp : public CompositeOf<EinsumFields> {
  public:
-  EinsumOp(std::string equation, internal::EinsumLowering lowering, EinsumPlan plan)
-      : equation_(std::move(equation)), lowering_(std::move(lowering)), plan_(std::move(plan)) {}
-
-  const std::string& equation() const { return equation_; }
-  EinsumParts parts() const { return {equation_, plan_.lhs_aval(), plan_.rhs_aval()}; }
+  EinsumOp(const EinsumFields& fields, internal::EinsumLowering lowering, EinsumPlan plan)
+      : CompositeOf(fields), lowering_(std::move(lowering)), plan_(std::move(plan)) {}
 
   std::string Name() const override { return "einsum"; }
-  std::string Attributes() const override { return absl::StrCat("\"", equation_, "\""); }
+  std::string Attributes() const override { return absl::StrCat("\"", fields_.equation, "\""); }
   absl::StatusOr<std::vector<Aval>> Infer(absl::Span<const Aval> in) const override {
     if (in.size() != 2 || in[0] != plan_.lhs_aval() || in[1] != plan_.rhs_aval()) {
       return absl::InvalidArgumentError(
@@ -63,7 +64,6 @@ class EinsumOp : public CompositeBase {
   }
 
  private:
-  const std::string equation_;
   const internal::EinsumLowering lowering_;
   const EinsumPlan plan_;  // of the forward pass
 };
@@ -82,17 +82,11 @@ Value Float(const std::vector<Value>& operands, const PlannedDims& dims, const S
 
 }  // namespace
 
-std::optional<EinsumParts> EinsumPartsOf(const Composite& op) {
-  const auto* einsum = dynamic_cast<const EinsumOp*>(&op);
-  if (einsum == nullptr) return std::nullopt;
-  return einsum->parts();
-}
-
-absl::StatusOr<std::shared_ptr<const Composite>> MakeEinsumOp(const EinsumParts& parts) {
-  const auto& [equation, lhs, rhs] = parts;
-  AQT_ASSIGN_OR_RETURN(internal::EinsumLowering lowering, internal::LowerEinsum(equation, lhs, rhs));
+absl::StatusOr<std::shared_ptr<const Composite>> internal::MakeComposite(const EinsumFields& fields) {
+  const auto& [equation, lhs, rhs] = fields;
+  AQT_ASSIGN_OR_RETURN(EinsumLowering lowering, LowerEinsum(equation, lhs, rhs));
   AQT_ASSIGN_OR_RETURN(EinsumPlan plan, EinsumPlan::Make(equation, {}, lhs, rhs, {.passes = PlanPasses::kForwardOnly}));
-  return std::make_shared<EinsumOp>(equation, std::move(lowering), std::move(plan));
+  return std::make_shared<EinsumOp>(fields, std::move(lowering), std::move(plan));
 }
 
 std::optional<ContractionDims> ContractionOf(const Op& op) {
@@ -100,10 +94,9 @@ std::optional<ContractionDims> ContractionOf(const Op& op) {
   if (const std::optional<PlannedDims> dims = FloatDimsOf(op)) {
     return std::visit([](const auto& own) -> ContractionDims { return own; }, *dims);
   }
-  const CompositeOp* composite = std::get_if<CompositeOp>(&op);
-  const EinsumOp* einsum = composite == nullptr ? nullptr : dynamic_cast<const EinsumOp*>(composite->impl.get());
-  if (einsum == nullptr) return std::nullopt;
-  return EinsumDims{einsum->equation()};
+  const std::optional<EinsumFields> einsum = FieldsOf<EinsumFields>(op);
+  if (!einsum.has_value()) return std::nullopt;
+  return EinsumDims{einsum->equation};
 }
 
 namespace ops {
@@ -121,7 +114,7 @@ Value Einsum(absl::string_view equation, const Operand& lhs, const Operand& rhs)
   for (const Value& operand : {a, b}) {
     if (!operand.status().ok()) return operand;
   }
-  const auto op = MakeEinsumOp({std::string(equation), a.aval(), b.aval()});
+  const auto op = internal::MakeComposite(EinsumFields{std::string(equation), a.aval(), b.aval()});
   if (!op.ok()) return Refuse(op.status(), "einsum", {a, b}, lhs.where());
   return BindOne(CompositeOp{*op}, {a, b}, lhs.where());
 }

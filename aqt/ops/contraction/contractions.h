@@ -24,15 +24,18 @@ namespace aqt {
 // operation.
 std::optional<ContractionDims> ContractionOf(const Op& op);
 
-// The parts that define an einsum, for serialization.
-struct EinsumParts {
+namespace internal {
+
+// The fields of an einsum (graph/composite_fields.h), and the operation. InvalidArgument as EinsumPlan::Make.
+struct EinsumFields {
   std::string equation;
   Aval lhs, rhs;
+  static constexpr const char* kFieldNames[] = {"equation", "lhs", "rhs"};
+  bool operator==(const EinsumFields&) const = default;
 };
-// The parts of `op`; null for any other operation.
-std::optional<EinsumParts> EinsumPartsOf(const Composite& op);
-// The einsum with these parts. InvalidArgument as EinsumPlan::Make.
-absl::StatusOr<std::shared_ptr<const Composite>> MakeEinsumOp(const EinsumParts& parts);
+absl::StatusOr<std::shared_ptr<const Composite>> MakeComposite(const EinsumFields& fields);
+
+}  // namespace internal
 
 namespace ops {
 

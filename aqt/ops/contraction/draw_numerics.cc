@@ -8,7 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "aqt/graph/op.h"
-#include "aqt/ops/contraction/aqt_dot_parts.h"
+#include "aqt/ops/contraction/aqt_dot_fields.h"
 #include "aqt/quant/config/config.h"
 #include "aqt/quant/numerics/numerics.h"
 
@@ -55,14 +55,12 @@ class Painter {
 }  // namespace
 
 Paint PaintNumerics(const Equation& eqn) {
-  const auto* composite = std::get_if<CompositeOp>(&eqn.op);
-  if (composite == nullptr) return {};
-  const std::optional<internal::ContractionParts> parts = internal::ContractionPartsOf(*composite->impl);
-  if (!parts.has_value() || parts->is_float) return {};
-  const aqt::DotGeneral& config = parts->config;
+  const std::optional<internal::ContractionFields> contraction = internal::ContractionFieldsOf(eqn.op);
+  if (!contraction.has_value() || !contraction->config.has_value()) return {};
+  const aqt::DotGeneral& config = *contraction->config;
   Painter painter;
   std::string note;
-  if (absl::EndsWith(composite->impl->Name(), "_bwd")) {
+  if (absl::EndsWith(OpName(eqn.op), "_bwd")) {
     const std::string dlhs = painter.Product(config.dlhs);
     note = absl::StrCat("dlhs ", dlhs, ", drhs ", painter.Product(config.drhs));
   } else {

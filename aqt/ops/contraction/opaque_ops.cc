@@ -19,7 +19,7 @@
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/composite_base.h"
 #include "aqt/graph/trace.h"
-#include "aqt/ops/contraction/opaque_kinds.h"
+#include "aqt/ops/contraction/opaque_fields.h"
 #include "aqt/ops/describe.h"
 #include "aqt/quant/contraction/engine/operand_keys.h"
 #include "aqt/quant/contraction/engine/pass.h"
@@ -98,35 +98,35 @@ constexpr const char* kRoleNames[] = {"fwd.lhs",  "fwd.rhs",  "dlhs.lhs", "dlhs.
 
 // ---- each operation: its name, its attributes, what it infers and computes
 
-std::string NameOf(const OperandKeyOp&) { return "aqt_operand_key"; }
-std::string TextOf(const OperandKeyOp& op) {
+std::string NameOf(const OperandKeyFields&) { return "aqt_operand_key"; }
+std::string TextOf(const OperandKeyFields& op) {
   return absl::StrCat(kRoleNames[static_cast<int>(op.role)], LayoutText(op.layout));
 }
-absl::StatusOr<Aval> Infer(const OperandKeyOp&, Avals in) {
+absl::StatusOr<Aval> Infer(const OperandKeyFields&, Avals in) {
   AQT_RETURN_IF_ERROR(ExpectOneKey(in));
   return KeyAval();
 }
-absl::StatusOr<Array> Eval(const OperandKeyOp& op, Arrays in) {
+absl::StatusOr<Array> Eval(const OperandKeyFields& op, Arrays in) {
   return ArrayOf(OperandKey(KeyOf(in[0]), op.role, op.layout));
 }
 
-std::string NameOf(const FoldInKeyOp&) { return "fold_in_key"; }
-std::string TextOf(const FoldInKeyOp& op) { return absl::StrCat(op.data); }
-absl::StatusOr<Aval> Infer(const FoldInKeyOp&, Avals in) {
+std::string NameOf(const FoldInKeyFields&) { return "fold_in_key"; }
+std::string TextOf(const FoldInKeyFields& op) { return absl::StrCat(op.data); }
+absl::StatusOr<Aval> Infer(const FoldInKeyFields&, Avals in) {
   AQT_RETURN_IF_ERROR(ExpectOneKey(in));
   return KeyAval();
 }
-absl::StatusOr<Array> Eval(const FoldInKeyOp& op, Arrays in) { return ArrayOf(FoldIn(KeyOf(in[0]), op.data)); }
+absl::StatusOr<Array> Eval(const FoldInKeyFields& op, Arrays in) { return ArrayOf(FoldIn(KeyOf(in[0]), op.data)); }
 
-std::string NameOf(const GroupEndsOp&) { return "ragged_group_ends"; }
-std::string TextOf(const GroupEndsOp& op) { return absl::StrCat("rows=", op.lhs.shape[0]); }
-absl::StatusOr<Aval> Infer(const GroupEndsOp& op, Avals in) {
+std::string NameOf(const GroupEndsFields&) { return "ragged_group_ends"; }
+std::string TextOf(const GroupEndsFields& op) { return absl::StrCat("rows=", op.lhs.shape[0]); }
+absl::StatusOr<Aval> Infer(const GroupEndsFields& op, Avals in) {
   AQT_RETURN_IF_ERROR(ExpectOperands(1, in));
   const Aval want{DType::kS32, {op.rhs.shape[0]}};
   if (in[0] == want) return want;
   return absl::InvalidArgumentError(absl::StrCat("group_sizes is ", in[0].ToString(), ", expected ", want.ToString()));
 }
-absl::StatusOr<Array> Eval(const GroupEndsOp& op, Arrays in) {
+absl::StatusOr<Array> Eval(const GroupEndsFields& op, Arrays in) {
   const std::vector<int64_t> sizes = GroupSizesOf(in[0]);
   AQT_RETURN_IF_ERROR(CheckGroupSizes(op.lhs, op.rhs, sizes));
   ArrayBuilder ends = ArrayBuilder::ForOverwrite(in[0].aval());
@@ -138,197 +138,188 @@ absl::StatusOr<Array> Eval(const GroupEndsOp& op, Arrays in) {
   return std::move(ends).Build();
 }
 
-std::string NameOf(const NoiseOp&) { return "aqt_noise"; }
-std::string TextOf(const NoiseOp& op) {
+std::string NameOf(const NoiseFields&) { return "aqt_noise"; }
+std::string TextOf(const NoiseFields& op) {
   return absl::StrCat(Describe(op.noise), " for ", op.shape.ToString(), LayoutText(op.layout));
 }
-absl::StatusOr<Aval> Infer(const NoiseOp& op, Avals in) {
+absl::StatusOr<Aval> Infer(const NoiseFields& op, Avals in) {
   AQT_RETURN_IF_ERROR(ExpectOneKey(in));
   AQT_ASSIGN_OR_RETURN(Shape out, NoiseShape(op.noise, op.shape));
   return Aval{DType::kF32, std::move(out)};
 }
-absl::StatusOr<Array> Eval(const NoiseOp& op, Arrays in) {
+absl::StatusOr<Array> Eval(const NoiseFields& op, Arrays in) {
   return MakeNoise(op.noise, op.shape, KeyOf(in[0]), op.layout);
 }
 
-std::string NameOf(const QvalueOp&) { return "aqt_qvalue"; }
-std::string TextOf(const QvalueOp& op) { return absl::StrCat(Describe(op.numerics), LayoutText(op.layout)); }
-absl::StatusOr<Aval> Infer(const QvalueOp& op, Avals in) {
+std::string NameOf(const QvalueFields&) { return "aqt_qvalue"; }
+std::string TextOf(const QvalueFields& op) { return absl::StrCat(Describe(op.numerics), LayoutText(op.layout)); }
+absl::StatusOr<Aval> Infer(const QvalueFields& op, Avals in) {
   AQT_RETURN_IF_ERROR(ExpectOperandAndKey(NeedsKey(op.numerics), in));
   return Aval{QvalueDType(op.numerics, in[0].dtype), in[0].shape};
 }
-absl::StatusOr<Array> Eval(const QvalueOp& op, Arrays in) {
+absl::StatusOr<Array> Eval(const QvalueFields& op, Arrays in) {
   return NumericsForward(op.numerics, in[0], ContextOf(in), op.layout);
 }
 
-bool RatesWithNoise(const ScaleOp& op) {
+bool RatesWithNoise(const ScaleFields& op) {
   return NeedsKey(op.quantizer.numerics) && std::holds_alternative<SnrSearch>(*op.quantizer.calibration);
 }
-std::string NameOf(const ScaleOp&) { return "aqt_scale"; }
-std::string TextOf(const ScaleOp& op) {
+std::string NameOf(const ScaleFields&) { return "aqt_scale"; }
+std::string TextOf(const ScaleFields& op) {
   return absl::StrCat(CalibrationText(op.quantizer, op.axes, op.semantics),
                       RatesWithNoise(op) ? LayoutText(op.semantics.prng_layout) : "");
 }
-absl::StatusOr<Aval> Infer(const ScaleOp& op, Avals in) {
+absl::StatusOr<Aval> Infer(const ScaleFields& op, Avals in) {
   AQT_RETURN_IF_ERROR(ExpectOperandAndKey(RatesWithNoise(op), in));
   return ScaleAval(op.quantizer, in[0], op.axes);
 }
-absl::StatusOr<Array> Eval(const ScaleOp& op, Arrays in) {
+absl::StatusOr<Array> Eval(const ScaleFields& op, Arrays in) {
   AQT_ASSIGN_OR_RETURN(const QTensor calibrated,
                        Calibrate(op.quantizer, in[0], op.axes, op.semantics, nullptr, ContextOf(in)));
   return calibrated.scale[0];
 }
 
-bool Updates(const CalibrateOp& op) { return UpdatesState(op.quantizer, op.mode); }
-std::string NameOf(const CalibrateOp&) { return "aqt_calibrate"; }
-std::string TextOf(const CalibrateOp& op) {
+bool Updates(const CalibrateFields& op) { return UpdatesState(op.quantizer, op.mode); }
+std::string NameOf(const CalibrateFields&) { return "aqt_calibrate"; }
+std::string TextOf(const CalibrateFields& op) {
   return absl::StrCat(CalibrationText(op.quantizer, op.axes, op.semantics), op.mode == QuantMode::kTrain ? "" : ", ",
                       op.mode == QuantMode::kTrain ? "" : ToString(op.mode));
 }
 
-std::string NameOf(const StaticScaleOp&) { return "aqt_static_scale"; }
-std::string TextOf(const StaticScaleOp& op) {
+std::string NameOf(const StaticScaleFields&) { return "aqt_static_scale"; }
+std::string TextOf(const StaticScaleFields& op) {
   return absl::StrCat(CalibrationText(op.quantizer, op.axes, op.semantics), " for ", op.x.ToString());
 }
 
 // ---- the composites
 
 // An operation without an expansion.
-class OpaqueOp : public CompositeBase {
+template <class F>
+class OpaqueOp : public CompositeOf<F> {
  public:
-  explicit OpaqueOp(OpaqueKind kind) : kind_(std::move(kind)) {}
+  using CompositeOf<F>::CompositeOf;
 
-  const OpaqueKind& kind() const { return kind_; }
-
-  std::string Name() const override {
-    return std::visit([](const auto& op) { return NameOf(op); }, kind_);
-  }
-  std::string Attributes() const override {
-    return std::visit([](const auto& op) { return TextOf(op); }, kind_);
-  }
+  std::string Name() const override { return NameOf(this->fields_); }
+  std::string Attributes() const override { return TextOf(this->fields_); }
   bool has_expansion() const override { return false; }
-
- private:
-  const OpaqueKind kind_;
 };
 
 // An opaque operation with one output and no state.
-template <class Kind>
-class StatelessOp : public OpaqueOp {
+template <class F>
+class StatelessOp : public OpaqueOp<F> {
  public:
-  explicit StatelessOp(Kind op) : OpaqueOp(std::move(op)) {}
+  using OpaqueOp<F>::OpaqueOp;
 
   absl::StatusOr<std::vector<Aval>> Infer(Avals in) const override {
-    AQT_ASSIGN_OR_RETURN(Aval out, internal::Infer(std::get<Kind>(kind()), in));
+    AQT_ASSIGN_OR_RETURN(Aval out, internal::Infer(this->fields_, in));
     return std::vector<Aval>{std::move(out)};
   }
   absl::StatusOr<std::vector<Array>> Eval(Arrays in, absl::Span<const bool>) const override {
-    AQT_ASSIGN_OR_RETURN(Array out, internal::Eval(std::get<Kind>(kind()), in));
+    AQT_ASSIGN_OR_RETURN(Array out, internal::Eval(this->fields_, in));
     return std::vector<Array>{std::move(out)};
   }
 };
 
-class CalibrateComposite : public OpaqueOp {
+class CalibrateOp : public OpaqueOp<CalibrateFields> {
  public:
-  CalibrateComposite(CalibrateOp op, CalibrationState initial)
-      : OpaqueOp(std::move(op)), initial_(std::move(initial)) {}
+  CalibrateOp(CalibrateFields fields, CalibrationState initial)
+      : OpaqueOp(std::move(fields)), initial_(std::move(initial)) {}
 
-  int num_outputs() const override { return 1 + (Updates(op()) ? static_cast<int>(initial_.size()) : 0); }
+  int num_outputs() const override { return 1 + (Updates(fields_) ? static_cast<int>(initial_.size()) : 0); }
   std::vector<std::optional<Array>> InitialStatistics() const override {
     std::vector<std::optional<Array>> initial = {std::nullopt};
-    for (const std::string& name : StatisticNames(op().quantizer)) initial.push_back(initial_.at(name));
+    for (const std::string& name : StatisticNames(fields_.quantizer)) initial.push_back(initial_.at(name));
     return initial;
   }
 
   absl::StatusOr<std::vector<Aval>> Infer(Avals in) const override {
     AQT_RETURN_IF_ERROR(ExpectOperands(1 + initial_.size(), in));
     CalibrationState initial = initial_;
-    if (in[0] != op().x) {
-      AQT_ASSIGN_OR_RETURN(initial, InitialCalibrationState(op().quantizer, in[0], op().axes));
+    if (in[0] != fields_.x) {
+      AQT_ASSIGN_OR_RETURN(initial, InitialCalibrationState(fields_.quantizer, in[0], fields_.axes));
     }
-    AQT_RETURN_IF_ERROR(ExpectStatistics(op().quantizer, initial, in.subspan(1)));
-    AQT_ASSIGN_OR_RETURN(Aval scale, ScaleAval(op().quantizer, in[0], op().axes));
+    AQT_RETURN_IF_ERROR(ExpectStatistics(fields_.quantizer, initial, in.subspan(1)));
+    AQT_ASSIGN_OR_RETURN(Aval scale, ScaleAval(fields_.quantizer, in[0], fields_.axes));
     std::vector<Aval> out = {std::move(scale)};
-    if (Updates(op())) out.insert(out.end(), in.begin() + 1, in.end());
+    if (Updates(fields_)) out.insert(out.end(), in.begin() + 1, in.end());
     return out;
   }
 
   absl::StatusOr<std::vector<Array>> Eval(Arrays in, absl::Span<const bool>) const override {
     AQT_ASSIGN_OR_RETURN(const CalibratedTensor result,
-                         CalibrateWithState(op().quantizer, StateOf(op().quantizer, in.subspan(1)), in[0], op().axes,
-                                            {.quant_mode = op().mode}, op().semantics));
+                         CalibrateWithState(fields_.quantizer, StateOf(fields_.quantizer, in.subspan(1)), in[0],
+                                            fields_.axes, {.quant_mode = fields_.mode}, fields_.semantics));
     std::vector<Array> out = {result.qtensor.scale[0]};
-    if (!Updates(op())) return out;
-    for (const std::string& name : StatisticNames(op().quantizer)) out.push_back(result.state.at(name));
+    if (!Updates(fields_)) return out;
+    for (const std::string& name : StatisticNames(fields_.quantizer)) out.push_back(result.state.at(name));
     return out;
   }
 
  private:
-  const CalibrateOp& op() const { return std::get<CalibrateOp>(kind()); }
-
   const CalibrationState initial_;
 };
 
-class StaticScaleComposite : public OpaqueOp {
+class StaticScaleOp : public OpaqueOp<StaticScaleFields> {
  public:
-  StaticScaleComposite(StaticScaleOp op, CalibrationState initial)
-      : OpaqueOp(std::move(op)), initial_(std::move(initial)) {}
+  StaticScaleOp(StaticScaleFields fields, CalibrationState initial)
+      : OpaqueOp(std::move(fields)), initial_(std::move(initial)) {}
 
   std::vector<std::optional<Array>> InitialStatistics() const override {
     std::vector<std::optional<Array>> initial;
-    for (const std::string& name : StatisticNames(op().quantizer)) initial.push_back(initial_.at(name));
+    for (const std::string& name : StatisticNames(fields_.quantizer)) initial.push_back(initial_.at(name));
     return initial;
   }
   absl::StatusOr<std::vector<Aval>> Infer(Avals in) const override {
     AQT_RETURN_IF_ERROR(ExpectOperands(initial_.size(), in));
-    AQT_RETURN_IF_ERROR(ExpectStatistics(op().quantizer, initial_, in));
-    AQT_ASSIGN_OR_RETURN(Aval out, ScaleAval(op().quantizer, op().x, op().axes));
+    AQT_RETURN_IF_ERROR(ExpectStatistics(fields_.quantizer, initial_, in));
+    AQT_ASSIGN_OR_RETURN(Aval out, ScaleAval(fields_.quantizer, fields_.x, fields_.axes));
     return std::vector<Aval>{std::move(out)};
   }
   absl::StatusOr<std::vector<Array>> Eval(Arrays in, absl::Span<const bool>) const override {
-    AQT_ASSIGN_OR_RETURN(Array out,
-                         StaticScale(op().quantizer, StateOf(op().quantizer, in), op().x, op().axes, op().semantics));
+    AQT_ASSIGN_OR_RETURN(Array out, StaticScale(fields_.quantizer, StateOf(fields_.quantizer, in), fields_.x,
+                                                fields_.axes, fields_.semantics));
     return std::vector<Array>{std::move(out)};
   }
 
  private:
-  const StaticScaleOp& op() const { return std::get<StaticScaleOp>(kind()); }
-
   const CalibrationState initial_;
 };
 
 using Made = absl::StatusOr<std::shared_ptr<const Composite>>;
 
-template <class Kind>
-Made Make(Kind op) {
-  return std::make_shared<StatelessOp<Kind>>(std::move(op));
-}
-Made Make(CalibrateOp op) {
-  AQT_ASSIGN_OR_RETURN(CalibrationState initial, InitialCalibrationState(op.quantizer, op.x, op.axes));
-  return std::make_shared<CalibrateComposite>(std::move(op), std::move(initial));
-}
-Made Make(StaticScaleOp op) {
-  AQT_ASSIGN_OR_RETURN(CalibrationState initial, InitialCalibrationState(op.quantizer, op.x, op.axes));
-  return std::make_shared<StaticScaleComposite>(std::move(op), std::move(initial));
+template <class F>
+Made MakeStateless(F fields) {
+  return std::make_shared<StatelessOp<F>>(std::move(fields));
 }
 
 // The outputs of the operation, or `num_outputs` poisoned values if there is no such operation.
-std::vector<Value> Bind(OpaqueKind kind, absl::Span<const Value> operands, size_t num_outputs = 1) {
-  const std::string name = std::visit([](const auto& op) { return NameOf(op); }, kind);
-  const Made op = MakeOpaqueOp(std::move(kind));
+template <class F>
+std::vector<Value> Bind(F fields, absl::Span<const Value> operands, size_t num_outputs = 1) {
+  const std::string name = NameOf(fields);
+  const Made op = MakeComposite(std::move(fields));
   if (op.ok()) return aqt::Bind(CompositeOp{*op}, operands, std::source_location::current());
   return std::vector<Value>(num_outputs, Refuse(op.status(), name, operands, std::source_location::current()));
 }
 
 }  // namespace
 
-Made MakeOpaqueOp(OpaqueKind kind) {
-  return std::visit([](auto& op) { return Make(std::move(op)); }, kind);
+Made MakeComposite(OperandKeyFields fields) { return MakeStateless(fields); }
+Made MakeComposite(FoldInKeyFields fields) { return MakeStateless(fields); }
+Made MakeComposite(GroupEndsFields fields) {
+  if (fields.lhs.shape.rank() == 2 && fields.rhs.shape.rank() == 3) return MakeStateless(std::move(fields));
+  return absl::InvalidArgumentError(absl::StrCat(fields.lhs.ToString(), " and ", fields.rhs.ToString(),
+                                                 " are not the operands of a ragged contraction"));
 }
-
-const OpaqueKind* OpaqueKindOf(const Composite& op) {
-  const auto* opaque = dynamic_cast<const OpaqueOp*>(&op);
-  return opaque == nullptr ? nullptr : &opaque->kind();
+Made MakeComposite(NoiseFields fields) { return MakeStateless(std::move(fields)); }
+Made MakeComposite(QvalueFields fields) { return MakeStateless(std::move(fields)); }
+Made MakeComposite(ScaleFields fields) { return MakeStateless(std::move(fields)); }
+Made MakeComposite(CalibrateFields fields) {
+  AQT_ASSIGN_OR_RETURN(CalibrationState initial, InitialCalibrationState(fields.quantizer, fields.x, fields.axes));
+  return std::make_shared<CalibrateOp>(std::move(fields), std::move(initial));
+}
+Made MakeComposite(StaticScaleFields fields) {
+  AQT_ASSIGN_OR_RETURN(CalibrationState initial, InitialCalibrationState(fields.quantizer, fields.x, fields.axes));
+  return std::make_shared<StaticScaleOp>(std::move(fields), std::move(initial));
 }
 
 std::string ArithmeticText(const Semantics& semantics) {
@@ -343,7 +334,7 @@ std::string ArithmeticText(const Semantics& semantics) {
 }
 
 Value OperandKey(const Value& key, KeyRole role, PrngLayout layout) {
-  return Bind(OperandKeyOp{role, layout}, {key})[0];
+  return Bind(OperandKeyFields{role, layout}, {key})[0];
 }
 
 // Roles are ordered by pass, then by side. In a convolution only one pass draws random numbers.
@@ -359,16 +350,16 @@ std::vector<int64_t> GroupSizesOf(const Array& group_sizes) {
 }
 
 Value GroupEnds(const RaggedDotPlan& plan, const Value& group_sizes) {
-  return Bind(GroupEndsOp{plan.lhs_aval(), plan.rhs_aval()}, {group_sizes})[0];
+  return Bind(GroupEndsFields{plan.lhs_aval(), plan.rhs_aval()}, {group_sizes})[0];
 }
 
 Value NoiseFor(const Noise& noise, const Shape& shape, const Value& key, PrngLayout layout) {
-  return Bind(NoiseOp{noise, shape, layout}, {key})[0];
+  return Bind(NoiseFields{noise, shape, layout}, {key})[0];
 }
 
 Value CalibratedScale(const Quantizer& quantizer, const Value& x, const Axes& axes, const Value& key,
                       const Semantics& semantics) {
-  ScaleOp op{quantizer, axes, semantics};
+  ScaleFields op{quantizer, axes, semantics};
   std::vector<Value> operands = {x};
   if (RatesWithNoise(op)) operands.push_back(key);
   return Bind(std::move(op), operands)[0];
@@ -380,7 +371,7 @@ CalibratedValue CalibratedWithState(const Quantizer& quantizer, const Value& x, 
   std::vector<Value> operands = {x};
   operands.insert(operands.end(), statistics.begin(), statistics.end());
   const std::vector<Value> out =
-      Bind(CalibrateOp{quantizer, axes, mode, semantics, x.aval()}, operands, updates ? operands.size() : 1);
+      Bind(CalibrateFields{quantizer, axes, mode, semantics, x.aval()}, operands, updates ? operands.size() : 1);
   CalibratedValue result{out[0], {out.begin() + 1, out.end()}};
   if (!updates) result.statistics.assign(statistics.begin(), statistics.end());
   return result;
@@ -388,20 +379,20 @@ CalibratedValue CalibratedWithState(const Quantizer& quantizer, const Value& x, 
 
 Value StaticScaleOf(const Quantizer& quantizer, const Aval& x, const Axes& axes, absl::Span<const Value> statistics,
                     const Semantics& semantics) {
-  return Bind(StaticScaleOp{quantizer, x, axes, semantics}, statistics)[0];
+  return Bind(StaticScaleFields{quantizer, x, axes, semantics}, statistics)[0];
 }
 
 Value NumericsQvalue(const Numerics& numerics, const Value& scaled, const Value& key, PrngLayout layout) {
   std::vector<Value> operands = {scaled};
   if (NeedsKey(numerics)) operands.push_back(key);
-  return Bind(QvalueOp{numerics, layout}, operands)[0];
+  return Bind(QvalueFields{numerics, layout}, operands)[0];
 }
 
 }  // namespace internal
 
 namespace ops {
 
-Value FoldInKey(const Value& key, uint32_t data) { return internal::Bind(internal::FoldInKeyOp{data}, {key})[0]; }
+Value FoldInKey(const Value& key, uint32_t data) { return internal::Bind(internal::FoldInKeyFields{data}, {key})[0]; }
 
 }  // namespace ops
 }  // namespace aqt

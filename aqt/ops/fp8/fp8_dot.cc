@@ -2,7 +2,6 @@
 
 #include <memory>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -17,15 +16,15 @@
 #include "aqt/graph/source_line.h"
 #include "aqt/graph/trace.h"
 #include "aqt/ops/fp8/fp8_arrays.h"
-#include "aqt/ops/fp8/fp8_dot_parts.h"
+#include "aqt/ops/fp8/fp8_dot_fields.h"
 
 namespace aqt {
 namespace {
 
-using internal::Fp8BackwardParts;
+using internal::Fp8BackwardFields;
 using internal::Fp8Codes;
 using internal::Fp8ForwardDims;
-using internal::Fp8ForwardParts;
+using internal::Fp8ForwardFields;
 using internal::Fp8StateArrays;
 using internal::Fp8StateAvals;
 using internal::MultiplyFp8;
@@ -99,29 +98,28 @@ absl::Status ExpectState(Fp8Tensor tensor, const Fp8StateAvals& made_of, const A
 
 // (dy, codes of x, codes of k, scale of x, scale of k, scale of dy, history of dy)
 //   -> dx, dk, the new scale of dy, its new history.
-class BackwardOp : public CompositeBase {
+class BackwardOp : public CompositeOf<Fp8BackwardFields> {
  public:
   enum Operand { kDy, kX, kK, kXScale, kKScale, kScale, kHistory, kCount };
 
-  explicit BackwardOp(Fp8BackwardParts parts) : parts_(std::move(parts)) {}
+  using CompositeOf::CompositeOf;
 
-  const Fp8BackwardParts& parts() const { return parts_; }
   std::string Name() const override { return "fp8_dot_bwd"; }
-  std::string Attributes() const override { return ToString(parts_.options); }
+  std::string Attributes() const override { return ToString(fields_.options); }
   int num_outputs() const override { return 4; }
   std::vector<std::optional<Array>> InitialStatistics() const override {
-    return Initial(kCount, kScale, {parts_.output_grad});
+    return Initial(kCount, kScale, {fields_.output_grad});
   }
   absl::StatusOr<std::vector<Aval>> Infer(absl::Span<const Aval> in) const override {
     if (in.size() != kCount) {
       return absl::InvalidArgumentError(absl::StrCat("takes ", int{kCount}, " operands, got ", in.size()));
     }
     AQT_RETURN_IF_ERROR(
-        internal::CheckFp8Computes("the gradient of the output", in[kDy], parts_.options.compute_dtype));
+        internal::CheckFp8Computes("the gradient of the output", in[kDy], fields_.options.compute_dtype));
     for (const Operand scale : {kXScale, kKScale}) {
       AQT_RETURN_IF_ERROR(internal::CheckFp8Scale("the scale of an operand", in[scale]));
     }
-    AQT_RETURN_IF_ERROR(ExpectState(Fp8Tensor::kOutputGrad, parts_.output_grad, in[kScale], in[kHistory]));
+    AQT_RETURN_IF_ERROR(ExpectState(Fp8Tensor::kOutputGrad, fields_.output_grad, in[kScale], in[kHistory]));
     const Shape &dy = in[kDy].shape, &x = in[kX].shape, &k = in[kK].shape;
     const bool fit = in[kX].dtype == DType::kE4M3FN && in[kK].dtype == DType::kE4M3FN && x.rank() == 2 &&
                      k.rank() == 2 && x[1] == k[0] && dy == Shape({x[0], k[1]});
@@ -133,9 +131,9 @@ class BackwardOp : public CompositeBase {
   }
   std::vector<Value> Expand(absl::Span<const Value> in) const override {
     const DType dtype = in[kDy].dtype();
-    const Value codes = ops::Fp8Quantize(in[kDy], in[kScale], DType::kE5M2, parts_.options.compute_dtype);
+    const Value codes = ops::Fp8Quantize(in[kDy], in[kScale], DType::kE5M2, fields_.options.compute_dtype);
     const Fp8TensorState next =
-        ops::Fp8Update(in[kDy], {in[kScale], in[kHistory]}, RuleOf(parts_.options, Fp8Tensor::kOutputGrad));
+        ops::Fp8Update(in[kDy], {in[kScale], in[kHistory]}, RuleOf(fields_.options, Fp8Tensor::kOutputGrad));
     return {MultiplyFp8(codes, in[kScale], in[kK], in[kKScale], InputGradientDims(), dtype),
             MultiplyFp8(in[kX], in[kXScale], codes, in[kScale], KernelGradientDims(), dtype), next.scale,
             next.amax_history};
@@ -143,7 +141,7 @@ class BackwardOp : public CompositeBase {
   absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> in, absl::Span<const bool> needed) const override {
     const DType dtype = in[kDy].dtype();
     AQT_ASSIGN_OR_RETURN(const Fp8Codes dy,
-                         QuantizeToFp8(in[kDy], in[kScale], DType::kE5M2, parts_.options.compute_dtype,
+                         QuantizeToFp8(in[kDy], in[kScale], DType::kE5M2, fields_.options.compute_dtype,
                                        /*with_amax=*/needed[2] || needed[3]));
     std::vector<Array> out(4);
     if (needed[0]) {
@@ -153,16 +151,13 @@ class BackwardOp : public CompositeBase {
       AQT_ASSIGN_OR_RETURN(out[1], MultiplyFp8(in[kX], in[kXScale], dy.codes, in[kScale], KernelGradientDims(), dtype));
     }
     Fp8StateArrays next =
-        UpdatedFp8State(dy.amax, in[kScale], in[kHistory], RuleOf(parts_.options, Fp8Tensor::kOutputGrad));
+        UpdatedFp8State(dy.amax, in[kScale], in[kHistory], RuleOf(fields_.options, Fp8Tensor::kOutputGrad));
     out[2] = std::move(next.scale);
     out[3] = std::move(next.amax_history);
     return out;
   }
   bool has_gradient() const override { return true; }
   Forward GradForward(absl::Span<const Value> in) const override;
-
- private:
-  const Fp8BackwardParts parts_;
 };
 
 // Fewer outputs than the operation has stop the backward walk with this error.
@@ -178,26 +173,25 @@ Composite::Forward BackwardOp::GradForward(absl::Span<const Value> in) const { r
 
 // (x, k, scale and history of x, of k and of dy) -> y; when a gradient is taken, fp8_dot_fwd:
 // -> y, codes of x, codes of k, the new scale and history of x, those of k.
-class ForwardOp : public CompositeBase {
+class ForwardOp : public CompositeOf<Fp8ForwardFields> {
  public:
   enum Operand { kX, kK, kXScale, kXHistory, kKScale, kKHistory, kDyScale, kDyHistory, kCount };
 
-  explicit ForwardOp(Fp8ForwardParts parts) : parts_(std::move(parts)) {}
+  using CompositeOf::CompositeOf;
 
-  const Fp8ForwardParts& parts() const { return parts_; }
-  std::string Name() const override { return parts_.with_gradient ? "fp8_dot_fwd" : "fp8_dot"; }
-  std::string Attributes() const override { return ToString(parts_.options); }
-  std::optional<std::string> instance_name() const override { return parts_.options.name; }
-  int num_outputs() const override { return parts_.with_gradient ? 7 : 1; }
+  std::string Name() const override { return fields_.with_gradient ? "fp8_dot_fwd" : "fp8_dot"; }
+  std::string Attributes() const override { return ToString(fields_.options); }
+  std::optional<std::string> instance_name() const override { return fields_.options.name; }
+  int num_outputs() const override { return fields_.with_gradient ? 7 : 1; }
   std::vector<std::optional<Array>> InitialStatistics() const override {
-    return Initial(kCount, kXScale, parts_.state);
+    return Initial(kCount, kXScale, fields_.state);
   }
   absl::StatusOr<std::vector<Aval>> Infer(absl::Span<const Aval> in) const override {
     if (in.size() != kCount) {
       return absl::InvalidArgumentError(absl::StrCat("takes ", int{kCount}, " operands, got ", in.size()));
     }
     const Aval &x = in[kX], &k = in[kK];
-    AQT_RETURN_IF_ERROR(internal::CheckFp8Computes("the input", x, parts_.options.compute_dtype));
+    AQT_RETURN_IF_ERROR(internal::CheckFp8Computes("the input", x, fields_.options.compute_dtype));
     if (x.shape.rank() != 2 || k.shape.rank() != 2 || x.shape[1] != k.shape[0]) {
       return absl::InvalidArgumentError(absl::StrCat("the input is ", x.ToString(), " and the kernel ", k.ToString(),
                                                      ", expected [m, k] and [k, n]; reshape them first"));
@@ -207,42 +201,42 @@ class ForwardOp : public CompositeBase {
                                                      ", expected one dtype; cast one of them"));
     }
     for (int i = 0; i < 3; ++i) {
-      AQT_RETURN_IF_ERROR(ExpectState(kTensors[i], parts_.state[i], in[kXScale + 2 * i], in[kXScale + 2 * i + 1]));
+      AQT_RETURN_IF_ERROR(ExpectState(kTensors[i], fields_.state[i], in[kXScale + 2 * i], in[kXScale + 2 * i + 1]));
     }
     std::vector<Aval> out = {{x.dtype, {x.shape[0], k.shape[1]}}};
-    if (!parts_.with_gradient) return out;
+    if (!fields_.with_gradient) return out;
     out.insert(out.end(), {{DType::kE4M3FN, x.shape}, {DType::kE4M3FN, k.shape}});
     out.insert(out.end(), in.begin() + kXScale, in.begin() + kDyScale);
     return out;
   }
   std::vector<Value> Expand(absl::Span<const Value> in) const override {
-    const Value x = ops::Fp8Quantize(in[kX], in[kXScale], DType::kE4M3FN, parts_.options.compute_dtype);
-    const Value k = ops::Fp8Quantize(in[kK], in[kKScale], DType::kE4M3FN, parts_.options.compute_dtype);
+    const Value x = ops::Fp8Quantize(in[kX], in[kXScale], DType::kE4M3FN, fields_.options.compute_dtype);
+    const Value k = ops::Fp8Quantize(in[kK], in[kKScale], DType::kE4M3FN, fields_.options.compute_dtype);
     std::vector<Value> out = {MultiplyFp8(x, in[kXScale], k, in[kKScale], Fp8ForwardDims(), in[kX].dtype())};
-    if (!parts_.with_gradient) return out;
+    if (!fields_.with_gradient) return out;
     out.insert(out.end(), {x, k});
     for (const Operand tensor : {kX, kK}) {
       const size_t at = tensor == kX ? kXScale : kKScale;
       const Fp8TensorState next =
-          ops::Fp8Update(in[tensor], {in[at], in[at + 1]}, RuleOf(parts_.options, Fp8Tensor::kInput));
+          ops::Fp8Update(in[tensor], {in[at], in[at + 1]}, RuleOf(fields_.options, Fp8Tensor::kInput));
       out.insert(out.end(), {next.scale, next.amax_history});
     }
     return out;
   }
   absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> in, absl::Span<const bool>) const override {
     AQT_ASSIGN_OR_RETURN(const Fp8Codes x, QuantizeToFp8(in[kX], in[kXScale], DType::kE4M3FN,
-                                                         parts_.options.compute_dtype, parts_.with_gradient));
+                                                         fields_.options.compute_dtype, fields_.with_gradient));
     AQT_ASSIGN_OR_RETURN(const Fp8Codes k, QuantizeToFp8(in[kK], in[kKScale], DType::kE4M3FN,
-                                                         parts_.options.compute_dtype, parts_.with_gradient));
+                                                         fields_.options.compute_dtype, fields_.with_gradient));
     std::vector<Array> out(1);
     AQT_ASSIGN_OR_RETURN(out[0],
                          MultiplyFp8(x.codes, in[kXScale], k.codes, in[kKScale], Fp8ForwardDims(), in[kX].dtype()));
-    if (!parts_.with_gradient) return out;
+    if (!fields_.with_gradient) return out;
     out.insert(out.end(), {x.codes, k.codes});
     for (const Operand tensor : {kX, kK}) {
       const size_t at = tensor == kX ? kXScale : kKScale;
       Fp8StateArrays next =
-          UpdatedFp8State((tensor == kX ? x : k).amax, in[at], in[at + 1], RuleOf(parts_.options, Fp8Tensor::kInput));
+          UpdatedFp8State((tensor == kX ? x : k).amax, in[at], in[at + 1], RuleOf(fields_.options, Fp8Tensor::kInput));
       out.insert(out.end(), {std::move(next.scale), std::move(next.amax_history)});
     }
     return out;
@@ -250,10 +244,10 @@ class ForwardOp : public CompositeBase {
 
   bool has_gradient() const override { return true; }
   Forward GradForward(absl::Span<const Value> in) const override {
-    if (parts_.with_gradient) return NoSecondDerivative(*this, in);
-    Fp8ForwardParts parts = parts_;
-    parts.with_gradient = true;
-    const auto op = std::make_shared<ForwardOp>(std::move(parts));
+    if (fields_.with_gradient) return NoSecondDerivative(*this, in);
+    Fp8ForwardFields fields = fields_;
+    fields.with_gradient = true;
+    const auto op = std::make_shared<ForwardOp>(std::move(fields));
     const std::vector<Value> out = Bind(CompositeOp{op}, in, std::source_location::current());
     // First the values for the backward operation, then the state to write.
     std::vector<Value> residuals = {out[1], out[2], in[kXScale], in[kKScale], in[kDyScale], in[kDyHistory]};
@@ -262,42 +256,34 @@ class ForwardOp : public CompositeBase {
   }
   std::vector<std::optional<Value>> GradBackward(absl::Span<const Value> residuals,
                                                  absl::Span<const Value> cotangents) const override {
-    const auto op = std::make_shared<BackwardOp>(Fp8BackwardParts{parts_.options, parts_.state[2]});
+    const auto op = std::make_shared<BackwardOp>(Fp8BackwardFields{fields_.options, fields_.state[2]});
     std::vector<Value> operands = {cotangents[0]};
     operands.insert(operands.end(), residuals.begin(), residuals.begin() + 6);
     const std::vector<Value> out = Bind(CompositeOp{op}, operands, std::source_location::current());
-    WriteState(parts_.options, Fp8Tensor::kInput, residuals[6], residuals[7]);
-    WriteState(parts_.options, Fp8Tensor::kKernel, residuals[8], residuals[9]);
-    WriteState(parts_.options, Fp8Tensor::kOutputGrad, out[2], out[3]);
+    WriteState(fields_.options, Fp8Tensor::kInput, residuals[6], residuals[7]);
+    WriteState(fields_.options, Fp8Tensor::kKernel, residuals[8], residuals[9]);
+    WriteState(fields_.options, Fp8Tensor::kOutputGrad, out[2], out[3]);
     std::vector<std::optional<Value>> result(kCount);
     result[kX] = out[0];
     result[kK] = out[1];
     return result;
   }
-
- private:
-  const Fp8ForwardParts parts_;
 };
 
 }  // namespace
 
 namespace internal {
 
-std::optional<Fp8DotParts> Fp8DotPartsOf(const Composite& op) {
-  if (const auto* forward = dynamic_cast<const ForwardOp*>(&op)) return forward->parts();
-  if (const auto* backward = dynamic_cast<const BackwardOp*>(&op)) return backward->parts();
-  return std::nullopt;
+absl::StatusOr<std::shared_ptr<const Composite>> MakeComposite(const Fp8ForwardFields& fields) {
+  AQT_RETURN_IF_ERROR(CheckFp8ComputeDType(fields.options.compute_dtype));
+  for (int i = 0; i < 3; ++i) AQT_RETURN_IF_ERROR(CheckState(kTensors[i], fields.state[i]));
+  return std::make_shared<ForwardOp>(fields);
 }
 
-absl::StatusOr<std::shared_ptr<const Composite>> MakeFp8DotOp(const Fp8DotParts& parts) {
-  AQT_RETURN_IF_ERROR(std::visit([](const auto& p) { return CheckFp8ComputeDType(p.options.compute_dtype); }, parts));
-  if (const auto* backward = std::get_if<Fp8BackwardParts>(&parts)) {
-    AQT_RETURN_IF_ERROR(CheckState(Fp8Tensor::kOutputGrad, backward->output_grad));
-    return std::make_shared<BackwardOp>(*backward);
-  }
-  const auto& forward = std::get<Fp8ForwardParts>(parts);
-  for (int i = 0; i < 3; ++i) AQT_RETURN_IF_ERROR(CheckState(kTensors[i], forward.state[i]));
-  return std::make_shared<ForwardOp>(forward);
+absl::StatusOr<std::shared_ptr<const Composite>> MakeComposite(const Fp8BackwardFields& fields) {
+  AQT_RETURN_IF_ERROR(CheckFp8ComputeDType(fields.options.compute_dtype));
+  AQT_RETURN_IF_ERROR(CheckState(Fp8Tensor::kOutputGrad, fields.output_grad));
+  return std::make_shared<BackwardOp>(fields);
 }
 
 absl::Status Fp8NameIsTaken(absl::string_view name) {
@@ -336,15 +322,15 @@ Value Fp8Dot(const Value& x, const Value& kernel, const Fp8DotState& state, cons
              const std::source_location& where) {
   const Fp8TensorState states[] = {state.input, state.kernel, state.output_grad};
   std::vector<Value> operands = {x, kernel};
-  Fp8ForwardParts parts{.options = options, .state = {}};
+  Fp8ForwardFields fields{.options = options, .state = {}};
   for (int i = 0; i < 3; ++i) {
     operands.insert(operands.end(), {states[i].scale, states[i].amax_history});
-    parts.state[i] = {states[i].scale.aval(), states[i].amax_history.aval()};
+    fields.state[i] = {states[i].scale.aval(), states[i].amax_history.aval()};
   }
   if (!TakeName(options.name)) {
     return Refuse(internal::Fp8NameIsTaken(options.name), "fp8_dot", operands, where);
   }
-  return BindOne(CompositeOp{std::make_shared<ForwardOp>(std::move(parts))}, operands, where);
+  return BindOne(CompositeOp{std::make_shared<ForwardOp>(std::move(fields))}, operands, where);
 }
 
 }  // namespace ops

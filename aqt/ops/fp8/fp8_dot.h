@@ -54,6 +54,8 @@ struct Fp8DotOptions {
   // The dtype in which operands are divided by their scales; null: their own.
   std::optional<DType> compute_dtype = std::nullopt;
   Fp8Compat compat = {};
+  static constexpr const char* kFieldNames[] = {"name", "compute_dtype", "compat"};
+  bool operator==(const Fp8DotOptions&) const = default;
 };
 
 namespace ops {

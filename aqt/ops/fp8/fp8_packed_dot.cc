@@ -5,7 +5,6 @@
 #include <source_location>
 #include <string>
 #include <utility>
-#include <variant>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -15,9 +14,10 @@
 #include "aqt/core/shape.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/composite_base.h"
+#include "aqt/graph/composite_fields.h"
 #include "aqt/graph/trace.h"
 #include "aqt/ops/fp8/fp8_arrays.h"
-#include "aqt/ops/fp8/fp8_dot_parts.h"
+#include "aqt/ops/fp8/fp8_dot_fields.h"
 #include "aqt/ops/fp8/fp8_scaling.h"
 #include "aqt/ops/panel_cache.h"
 
@@ -118,11 +118,8 @@ class PackedDotOp : public CompositeBase {
 
 std::optional<std::vector<Value>> BindPackedFp8Dot(const Op& op, absl::Span<const Value> operands,
                                                    absl::Span<const bool> is_fixed, const SourceLine& where) {
-  const auto* composite = std::get_if<CompositeOp>(&op);
-  if (composite == nullptr) return std::nullopt;
-  const std::optional<internal::Fp8DotParts> parts = internal::Fp8DotPartsOf(*composite->impl);
-  const auto* forward = parts.has_value() ? std::get_if<internal::Fp8ForwardParts>(&*parts) : nullptr;
-  if (forward == nullptr || forward->with_gradient) return std::nullopt;
+  const auto forward = FieldsOf<internal::Fp8ForwardFields>(op);
+  if (!forward.has_value() || forward->with_gradient) return std::nullopt;
   // x, kernel, then scale and history of x, of the kernel and of the gradient.
   constexpr int kX = 0, kKernel = 1, kXScale = 2, kKernelScale = 4;
   const Value &x = operands[kX], &kernel = operands[kKernel];

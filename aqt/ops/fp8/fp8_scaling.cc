@@ -7,7 +7,6 @@
 #include <optional>
 #include <string>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -23,7 +22,7 @@
 #include "aqt/graph/source_line.h"
 #include "aqt/graph/trace.h"
 #include "aqt/ops/fp8/fp8_arrays.h"
-#include "aqt/ops/fp8/fp8_scaling_parts.h"
+#include "aqt/ops/fp8/fp8_scaling_fields.h"
 
 namespace aqt {
 namespace {
@@ -34,64 +33,57 @@ absl::Status ExpectOperands(size_t expected, absl::Span<const Aval> in) {
 }
 
 // (x, scale) -> codes, or directly the dequantized codes.
-class QuantizeOp : public CompositeBase {
+class QuantizeOp : public CompositeOf<internal::Fp8QuantizeFields> {
  public:
-  explicit QuantizeOp(const internal::Fp8QuantizeParts& parts)
-      : dtype_(parts.dtype), compute_dtype_(parts.compute_dtype), dequantizes_(parts.dequantizes) {}
+  using CompositeOf::CompositeOf;
 
-  internal::Fp8QuantizeParts parts() const { return {dtype_, compute_dtype_, dequantizes_}; }
-  std::string Name() const override { return dequantizes_ ? "fp8_quantize_dequantize" : "fp8_quantize"; }
+  std::string Name() const override { return fields_.dequantizes ? "fp8_quantize_dequantize" : "fp8_quantize"; }
   std::string Attributes() const override {
-    return absl::StrCat(ToString(dtype_), compute_dtype_.has_value() ? ", compute=" : "",
-                        compute_dtype_.has_value() ? ToString(*compute_dtype_) : "");
+    return absl::StrCat(ToString(fields_.dtype), fields_.compute_dtype.has_value() ? ", compute=" : "",
+                        fields_.compute_dtype.has_value() ? ToString(*fields_.compute_dtype) : "");
   }
   absl::StatusOr<std::vector<Aval>> Infer(absl::Span<const Aval> in) const override {
     AQT_RETURN_IF_ERROR(ExpectOperands(2, in));
-    AQT_RETURN_IF_ERROR(internal::CheckFp8DType(dtype_));
-    AQT_RETURN_IF_ERROR(internal::CheckFp8Computes("the operand", in[0], compute_dtype_));
+    AQT_RETURN_IF_ERROR(internal::CheckFp8DType(fields_.dtype));
+    AQT_RETURN_IF_ERROR(internal::CheckFp8Computes("the operand", in[0], fields_.compute_dtype));
     AQT_RETURN_IF_ERROR(internal::CheckFp8Scale("the scale", in[1]));
-    return std::vector<Aval>{{dequantizes_ ? in[0].dtype : dtype_, in[0].shape}};
+    return std::vector<Aval>{{fields_.dequantizes ? in[0].dtype : fields_.dtype, in[0].shape}};
   }
   std::vector<Value> Expand(absl::Span<const Value> in) const override {
-    if (!dequantizes_) return {internal::QuantizeToFp8(in[0], in[1], dtype_, compute_dtype_)};
-    return {ops::Fp8Dequantize(ops::Fp8Quantize(in[0], in[1], dtype_, compute_dtype_), in[1], in[0].dtype())};
+    if (!fields_.dequantizes) return {internal::QuantizeToFp8(in[0], in[1], fields_.dtype, fields_.compute_dtype)};
+    return {
+        ops::Fp8Dequantize(ops::Fp8Quantize(in[0], in[1], fields_.dtype, fields_.compute_dtype), in[1], in[0].dtype())};
   }
   absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> in, absl::Span<const bool> needed) const override {
-    if (dequantizes_) return CompositeBase::Eval(in, needed);
-    AQT_ASSIGN_OR_RETURN(internal::Fp8Codes codes,
-                         internal::QuantizeToFp8(in[0], in[1], dtype_, compute_dtype_, /*with_amax=*/false));
+    if (fields_.dequantizes) return CompositeBase::Eval(in, needed);
+    AQT_ASSIGN_OR_RETURN(internal::Fp8Codes codes, internal::QuantizeToFp8(in[0], in[1], fields_.dtype,
+                                                                           fields_.compute_dtype, /*with_amax=*/false));
     return std::vector<Array>{std::move(codes.codes)};
   }
 
   bool has_gradient() const override { return true; }
   std::vector<std::optional<Value>> GradBackward(absl::Span<const Value>,
                                                  absl::Span<const Value> cotangents) const override {
-    if (!dequantizes_) return {std::nullopt, std::nullopt};
+    if (!fields_.dequantizes) return {std::nullopt, std::nullopt};
     return {cotangents[0], std::nullopt};
   }
-
- private:
-  const DType dtype_;
-  const std::optional<DType> compute_dtype_;
-  const bool dequantizes_;
 };
 
 // (x, scale, history) -> scale, history.
-class UpdateOp : public CompositeBase {
+class UpdateOp : public CompositeOf<Fp8ScaleRule> {
  public:
-  explicit UpdateOp(const Fp8ScaleRule& rule) : rule_(rule) {}
+  using CompositeOf::CompositeOf;
 
-  const Fp8ScaleRule& rule() const { return rule_; }
   std::string Name() const override { return "fp8_update"; }
   std::string Attributes() const override {
-    return absl::StrCat(ToString(rule_.dtype), rule_.margin == 0 ? "" : absl::StrCat(", margin=", rule_.margin),
-                        internal::Fp8CompatText(rule_.compat));
+    return absl::StrCat(ToString(fields_.dtype), fields_.margin == 0 ? "" : absl::StrCat(", margin=", fields_.margin),
+                        internal::Fp8CompatText(fields_.compat));
   }
   int num_outputs() const override { return 2; }
   absl::StatusOr<std::vector<Aval>> Infer(absl::Span<const Aval> in) const override {
     AQT_RETURN_IF_ERROR(ExpectOperands(3, in));
-    AQT_RETURN_IF_ERROR(internal::CheckFp8DType(rule_.dtype));
-    AQT_RETURN_IF_ERROR(internal::CheckFp8Margin(rule_.margin));
+    AQT_RETURN_IF_ERROR(internal::CheckFp8DType(fields_.dtype));
+    AQT_RETURN_IF_ERROR(internal::CheckFp8Margin(fields_.margin));
     AQT_RETURN_IF_ERROR(internal::CheckFp8Computes("the operand", in[0], std::nullopt));
     AQT_RETURN_IF_ERROR(internal::CheckFp8Scale("the scale", in[1]));
     AQT_RETURN_IF_ERROR(internal::CheckFp8History("the history", in[2]));
@@ -105,11 +97,11 @@ class UpdateOp : public CompositeBase {
     if (length > 1) parts.push_back(ops::Slice(old, {0}, {1}));
     const Value history = ops::Concatenate(parts, 0);
     const Value next =
-        ops::Fp8ComputeScale(ops::ReduceMax(history), scale, MaxFinite(rule_.dtype), rule_.margin, rule_.compat);
+        ops::Fp8ComputeScale(ops::ReduceMax(history), scale, MaxFinite(fields_.dtype), fields_.margin, fields_.compat);
     return {ops::Reshape(next, scale.shape()), history};
   }
   absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> in, absl::Span<const bool>) const override {
-    internal::Fp8StateArrays next = internal::UpdatedFp8State(internal::Fp8AmaxOf(in[0]), in[1], in[2], rule_);
+    internal::Fp8StateArrays next = internal::UpdatedFp8State(internal::Fp8AmaxOf(in[0]), in[1], in[2], fields_);
     return std::vector<Array>{std::move(next.scale), std::move(next.amax_history)};
   }
 
@@ -117,9 +109,6 @@ class UpdateOp : public CompositeBase {
   std::vector<std::optional<Value>> GradBackward(absl::Span<const Value>, absl::Span<const Value>) const override {
     return {std::nullopt, std::nullopt, std::nullopt};
   }
-
- private:
-  const Fp8ScaleRule rule_;
 };
 
 // The largest power of two <= v, for a positive v that is normal or infinite.
@@ -137,22 +126,16 @@ Value PowerOfTwoBelow(const Value& v) {
 
 namespace internal {
 
-std::optional<Fp8ScalingParts> Fp8ScalingPartsOf(const Composite& op) {
-  if (const auto* quantize = dynamic_cast<const QuantizeOp*>(&op)) return quantize->parts();
-  if (const auto* update = dynamic_cast<const UpdateOp*>(&op)) return update->rule();
-  return std::nullopt;
+absl::StatusOr<std::shared_ptr<const Composite>> MakeComposite(const Fp8QuantizeFields& fields) {
+  AQT_RETURN_IF_ERROR(CheckFp8DType(fields.dtype));
+  AQT_RETURN_IF_ERROR(CheckFp8ComputeDType(fields.compute_dtype));
+  return std::make_shared<QuantizeOp>(fields);
 }
 
-absl::StatusOr<std::shared_ptr<const Composite>> MakeFp8ScalingOp(const Fp8ScalingParts& parts) {
-  if (const auto* rule = std::get_if<Fp8ScaleRule>(&parts)) {
-    AQT_RETURN_IF_ERROR(CheckFp8DType(rule->dtype));
-    AQT_RETURN_IF_ERROR(CheckFp8Margin(rule->margin));
-    return std::make_shared<UpdateOp>(*rule);
-  }
-  const auto& quantize = std::get<Fp8QuantizeParts>(parts);
-  AQT_RETURN_IF_ERROR(CheckFp8DType(quantize.dtype));
-  AQT_RETURN_IF_ERROR(CheckFp8ComputeDType(quantize.compute_dtype));
-  return std::make_shared<QuantizeOp>(quantize);
+absl::StatusOr<std::shared_ptr<const Composite>> MakeComposite(const Fp8ScaleRule& rule) {
+  AQT_RETURN_IF_ERROR(CheckFp8DType(rule.dtype));
+  AQT_RETURN_IF_ERROR(CheckFp8Margin(rule.margin));
+  return std::make_shared<UpdateOp>(rule);
 }
 
 }  // namespace internal
@@ -164,7 +147,8 @@ Fp8Compat Fp8Compat::Original() {
 namespace ops {
 
 Value Fp8Quantize(const Operand& x, const Operand& scale, DType dtype, std::optional<DType> compute_dtype) {
-  const auto op = std::make_shared<QuantizeOp>(internal::Fp8QuantizeParts{dtype, compute_dtype, /*dequantizes=*/false});
+  const auto op =
+      std::make_shared<QuantizeOp>(internal::Fp8QuantizeFields{dtype, compute_dtype, /*dequantizes=*/false});
   return BindOne(CompositeOp{op}, {x.As(DType::kF32), scale.As(DType::kF32)}, x.where());
 }
 
@@ -174,7 +158,7 @@ Value Fp8Dequantize(const Operand& codes, const Operand& scale, DType dtype) {
 }
 
 Value Fp8QuantizeDequantize(const Operand& x, const Operand& scale, DType dtype, std::optional<DType> compute_dtype) {
-  const auto op = std::make_shared<QuantizeOp>(internal::Fp8QuantizeParts{dtype, compute_dtype, /*dequantizes=*/true});
+  const auto op = std::make_shared<QuantizeOp>(internal::Fp8QuantizeFields{dtype, compute_dtype, /*dequantizes=*/true});
   return BindOne(CompositeOp{op}, {x.As(DType::kF32), scale.As(DType::kF32)}, x.where());
 }
 

@@ -26,6 +26,8 @@ struct Fp8Compat {
   bool all_zero_amax_flips_scale = false;  // 0 gives 1 / scale
   bool nan_amax_flips_scale = false;       // NaN gives 1 / scale, an infinity 1 / (1 / scale)
   bool tiny_scale_is_zero = false;         // a scale below 2^-126 is 0, one above 2^126 infinite
+  static constexpr const char* kFieldNames[] = {"all_zero_amax_flips_scale", "nan_amax_flips_scale",
+                                                "tiny_scale_is_zero"};
   bool operator==(const Fp8Compat&) const = default;
   static Fp8Compat Original();
 };
@@ -41,6 +43,8 @@ struct Fp8ScaleRule {
   DType dtype = DType::kE4M3FN;  // dtype of the codes: e4m3fn or e5m2
   int margin = 0;                // the scale is 2^margin times what the magnitudes need; -64 to 64
   Fp8Compat compat = {};
+  static constexpr const char* kFieldNames[] = {"dtype", "margin", "compat"};
+  bool operator==(const Fp8ScaleRule&) const = default;
 };
 
 namespace ops {

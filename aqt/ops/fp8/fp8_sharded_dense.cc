@@ -24,14 +24,14 @@
 #include "aqt/graph/trace.h"
 #include "aqt/ops/collective/collective_ops.h"
 #include "aqt/ops/fp8/fp8_arrays.h"
-#include "aqt/ops/fp8/fp8_dot_parts.h"
+#include "aqt/ops/fp8/fp8_dot_fields.h"
 #include "aqt/ops/fp8/fp8_projections.h"
 #include "aqt/ops/fp8/fp8_scaling.h"
 
 namespace aqt {
 namespace {
 
-using internal::Fp8ForwardParts;
+using internal::Fp8ForwardFields;
 
 // The product of codes, which internal::MultiplyFp8 defines: (lhs, scale of lhs, rhs, scale of rhs) -> product.
 class MultiplyOp final : public CompositeBase {
@@ -230,16 +230,16 @@ namespace ops {
 Value Fp8ShardedDense(const Value& x, const Value& kernel, const std::optional<Value>& bias, const Fp8DotState& state,
                       const Fp8ShardedOptions& options, const std::source_location& where) {
   const CallSite site(where);
-  Fp8ForwardParts parts{.options = options.dot, .state = {}};
+  Fp8ForwardFields fields{.options = options.dot, .state = {}};
   std::vector<Value> operands = {x, kernel};
   for (const Fp8TensorState& own : {state.input, state.kernel, state.output_grad}) {
     if (!own.scale.status().ok()) return own.scale;
     if (!own.amax_history.status().ok()) return own.amax_history;
-    parts.state[operands.size() / 2 - 1] = {own.scale.aval(), own.amax_history.aval()};
+    fields.state[operands.size() / 2 - 1] = {own.scale.aval(), own.amax_history.aval()};
     operands.insert(operands.end(), {own.scale, own.amax_history});
   }
   const auto refuse = [&](const absl::Status& status) { return Refuse(status, "fp8_sharded_dot", operands, where); };
-  const auto whole = internal::MakeFp8DotOp(parts);
+  const auto whole = internal::MakeComposite(fields);
   if (!whole.ok()) return refuse(whole.status());
   if (!TakeName(options.dot.name)) return refuse(internal::Fp8NameIsTaken(options.dot.name));
   Value y = Bind(CompositeOp{std::make_shared<ShardedDotOp>(options, *whole)}, operands, where)[0];

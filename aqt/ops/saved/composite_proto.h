@@ -6,9 +6,9 @@
 //   AQT_ASSIGN_OR_RETURN(std::string bytes, SaveProgram(program, ops::ProgramCodecs()));
 //   AQT_ASSIGN_OR_RETURN(Program loaded, LoadProgram(bytes, ops::ProgramCodecs()));
 //
-// A composite is saved as a message of aqt/ops/saved/composite.proto: its configuration as written in textprotos
-// (quant/text), its shapes, and the forms of its operands. Loading plans it again and refuses anything that this
-// library cannot produce.
+// A composite is saved as a message of aqt/ops/saved/composite.proto, which has the fields of the composite
+// (graph/composite_fields.h). Configurations are saved as in textprotos (quant/text). Loading plans the composite again
+// and refuses anything that this library cannot produce.
 
 #include "aqt/graph/saved/program_proto.h"
 

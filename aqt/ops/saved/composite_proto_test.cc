@@ -236,16 +236,28 @@ TEST(CompositeProtoTest, NonsenseContractionsAreRefused) {
           {fwd, [](SavedComposite& m) { m.mutable_forward()->clear_contraction(); }, {"\"\" is no dtype"}},
           {fwd,
            [](SavedComposite& m) { m.mutable_forward()->mutable_contraction()->clear_dot(); },
-           {"the contraction has no dims"}},
+           {"contraction: dims: nothing is set"}},
           {fwd,
            [](SavedComposite& m) { m.mutable_forward()->mutable_contraction()->clear_config(); },
+           {"contraction: \"semantics\" is set, but this operation has no such field"}},
+          {fwd,
+           [](SavedComposite& m) {
+             saved::SavedContraction& contraction = *m.mutable_forward()->mutable_contraction();
+             contraction.clear_config();
+             contraction.clear_semantics();
+             contraction.clear_lhs_mode();
+             contraction.clear_rhs_mode();
+           },
            {"a float dot_general is a basic operation"}},
+          {fwd,
+           [](SavedComposite& m) { m = MessageOf<SavedComposite>(WithGradient(), "aqt_dot_general_bwd"); },
+           {"the configuration is that of another operation"}},
           {fwd,
            [](SavedComposite& m) { m.mutable_forward()->mutable_contraction()->mutable_lhs()->set_shape(1, 7); },
            {"contracting sizes differ"}},
           {fwd,
            [](SavedComposite& m) { m.mutable_forward()->mutable_contraction()->clear_lhs_mode(); },
-           {"a value other than UNSPECIFIED"}},
+           {"contraction: lhs_mode: 0 is no mode"}},
           {fwd,
            [](SavedComposite& m) {
              m.mutable_forward()->mutable_contraction()->mutable_config()->mutable_fwd()->mutable_local_aqt();
@@ -253,7 +265,7 @@ TEST(CompositeProtoTest, NonsenseContractionsAreRefused) {
            {"local_aqt is only supported in dlhs and drhs"}},
           {fwd,
            [](SavedComposite& m) { m.mutable_forward()->set_lhs(static_cast<saved::SavedOperand>(3)); },
-           {"UNSPECIFIED"}},
+           {"lhs: 3 is no form of an operand"}},
           {fwd,
            [](SavedComposite& m) { m.mutable_forward()->set_rhs(saved::SAVED_OPERAND_FLOAT_WITH_SCALE); },
            {"an operand has a scale, and so has no gradient"}},

@@ -40,7 +40,8 @@ inline std::set<std::string> CompositesOf(const Program& program) {
   return names;
 }
 
-// A loaded program equals the saved one: its text, its bytes, its statistics before the first run.
+// A saved program is the same when it is loaded: its text, its operations, its bytes, its statistics before the first
+// run.
 inline void ExpectComesBack(const Program& program) {
   const auto text = [](const Program& p) { return ToText(p, {.source_lines = true}); };
   const absl::StatusOr<std::string> bytes = SaveProgram(program, ops::ProgramCodecs());
@@ -48,6 +49,9 @@ inline void ExpectComesBack(const Program& program) {
   const absl::StatusOr<Program> loaded = LoadProgram(*bytes, ops::ProgramCodecs());
   ASSERT_THAT(loaded, ::aqt::testing::IsOk()) << program;
   ASSERT_EQ(text(*loaded), text(program));
+  for (size_t i = 0; i < program.eqns.size(); ++i) {
+    ASSERT_TRUE(loaded->eqns[i].op == program.eqns[i].op) << OpName(program.eqns[i].op) << " in " << program;
+  }
   ASSERT_EQ(*SaveProgram(*loaded, ops::ProgramCodecs()), *bytes);
   const SlotValues stats = InitialStats(program), stats_again = InitialStats(*loaded);
   ASSERT_EQ(stats.size(), stats_again.size());

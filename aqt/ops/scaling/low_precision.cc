@@ -21,7 +21,6 @@
 #include "aqt/graph/context.h"
 #include "aqt/graph/op.h"
 #include "aqt/graph/trace.h"
-#include "aqt/ops/scaling/low_precision_parts.h"
 
 namespace aqt {
 namespace {
@@ -38,22 +37,22 @@ absl::Status CheckOperand(const Aval& x, const SmallFloat& format) {
 }
 
 // [rows, n] -> [rows]: sums along the rows, rounded after each addition.
-class SumOp : public CompositeBase {
+class SumOp : public CompositeOf<SmallFloat> {
  public:
-  explicit SumOp(const SmallFloat& format) : format_(format) {}
+  using CompositeOf::CompositeOf;
 
   std::string Name() const override { return "low_precision_sum"; }
-  std::string Attributes() const override { return ToText(format_); }
+  std::string Attributes() const override { return ToText(fields_); }
   absl::StatusOr<std::vector<Aval>> Infer(absl::Span<const Aval> in) const override {
     if (in.size() != 1 || in[0].shape.rank() != 2) return absl::InvalidArgumentError("takes one matrix");
-    AQT_RETURN_IF_ERROR(CheckOperand(in[0], format_));
+    AQT_RETURN_IF_ERROR(CheckOperand(in[0], fields_));
     return std::vector<Aval>{{in[0].dtype, {in[0].shape[0]}}};
   }
   std::vector<Value> Expand(absl::Span<const Value> in) const override {
     const int64_t rows = in[0].dim(0), n = in[0].dim(1);
     Value sum = ops::BroadcastTo(Operand(0.0).As(in[0].dtype()), {rows});
     for (int64_t i = 0; i < n; ++i) {
-      sum = ops::RoundToSmallFloat(sum + ops::Reshape(ops::Slice(in[0], {0, i}, {rows, i + 1}), {rows}), format_);
+      sum = ops::RoundToSmallFloat(sum + ops::Reshape(ops::Slice(in[0], {0, i}, {rows, i + 1}), {rows}), fields_);
     }
     return {sum};
   }
@@ -68,7 +67,7 @@ class SumOp : public CompositeBase {
       for (int64_t i = 0; i < n; ++i) {
         sum += x[row * n + i];
         if (is_bf16) sum = ToFloat(RoundToBFloat16(sum));
-        sum = format_.Round(sum);
+        sum = fields_.Round(sum);
         if (is_bf16) sum = ToFloat(RoundToBFloat16(sum));
       }
       sums.Mutable<float>()[static_cast<size_t>(row)] = sum;
@@ -81,11 +80,6 @@ class SumOp : public CompositeBase {
                                                  absl::Span<const Value> cotangents) const override {
     return {ops::BroadcastInDim(cotangents[0], residuals[0].shape(), {0})};
   }
-
-  const SmallFloat& format() const { return format_; }
-
- private:
-  const SmallFloat format_;
 };
 
 // The value of y with the gradient of x, which is finite or NaN: the added term is 0.
@@ -117,12 +111,7 @@ absl::Status Validate(const SoftmaxApproximation& a) {
 
 namespace internal {
 
-std::optional<SmallFloat> LowPrecisionSumFormatOf(const Composite& op) {
-  const auto* sum = dynamic_cast<const SumOp*>(&op);
-  return sum == nullptr ? std::nullopt : std::optional(sum->format());
-}
-
-absl::StatusOr<std::shared_ptr<const Composite>> MakeLowPrecisionSum(const SmallFloat& format) {
+absl::StatusOr<std::shared_ptr<const Composite>> MakeComposite(const SmallFloat& format) {
   AQT_RETURN_IF_ERROR(Validate(format));
   return std::make_shared<SumOp>(format);
 }

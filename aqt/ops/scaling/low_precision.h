@@ -6,11 +6,14 @@
 // them as options.
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "aqt/core/shape.h"
 #include "aqt/graph/basic_ops.h"
+#include "aqt/graph/composite.h"
 #include "aqt/graph/value.h"
 
 namespace aqt {
@@ -19,6 +22,7 @@ namespace aqt {
 // infinities, NaN or subnormal numbers. Legal: -126 <= min_exponent <= max_exponent <= 127, 1 to 22 mantissa bits.
 struct SmallFloat {
   int min_exponent = -6, max_exponent = 8, mantissa_bits = 3;
+  static constexpr const char* kFieldNames[] = {"min_exponent", "max_exponent", "mantissa_bits"};
   bool operator==(const SmallFloat&) const = default;
 
   double max() const;  // 2^max_exponent * (2 - 2^-mantissa_bits)
@@ -30,6 +34,13 @@ struct SmallFloat {
 
 // InvalidArgument, naming the field, if the format is not legal.
 absl::Status Validate(const SmallFloat& format);
+
+namespace internal {
+
+// The operation low_precision_sum, whose fields are its format (graph/composite_fields.h). InvalidArgument as Validate.
+absl::StatusOr<std::shared_ptr<const Composite>> MakeComposite(const SmallFloat& format);
+
+}  // namespace internal
 
 // The format of a function's steps, and of each addition in its sums; null: sums are those of ReduceSum.
 struct LowPrecision {

@@ -34,21 +34,18 @@ std::string NameOf(const ScalingStep& step) {
   return "";
 }
 
-// A step on values, whose cotangents pass unchanged; or (the backward kind) on cotangents, whose values pass unchanged.
-class ScalingOp : public CompositeBase {
+// A step on values, whose cotangents pass; or (of the backward kind) on cotangents, whose values pass.
+class ScalingOp : public CompositeOf<ScalingStep> {
  public:
-  ScalingOp(ScalingStep step, ScalingOptions options) : step_(step), options_(options) {}
+  using CompositeOf::CompositeOf;
 
-  const ScalingStep& step() const { return step_; }
-  const ScalingOptions& options() const { return options_; }
-
-  std::string Name() const override { return NameOf(step_); }
+  std::string Name() const override { return NameOf(fields_); }
   std::string Attributes() const override {
-    return absl::StrCat(step_.dtype.has_value() ? ToString(*step_.dtype) : "",
-                        options_.dropped_under_grad ? ", dropped under grad" : "");
+    return absl::StrCat(fields_.dtype.has_value() ? ToString(*fields_.dtype) : "",
+                        fields_.dropped_under_grad ? ", dropped under grad" : "");
   }
   absl::StatusOr<std::vector<Aval>> Infer(absl::Span<const Aval> in) const override {
-    const size_t expected = step_.kind == ScalingKind::kSetScaling ? 2 : 1;
+    const size_t expected = fields_.kind == ScalingKind::kSetScaling ? 2 : 1;
     if (in.size() != expected) return absl::InvalidArgumentError(absl::StrCat("takes ", expected, " operands"));
     if (!IsFloat(in[0].dtype)) {
       return absl::InvalidArgumentError(absl::StrCat("the operand is ", in[0].ToString(), ", expected a float"));
@@ -56,24 +53,24 @@ class ScalingOp : public CompositeBase {
     if (expected == 2 && (in[1].shape.rank() != 0 || !IsFloat(in[1].dtype))) {
       return absl::InvalidArgumentError(absl::StrCat("the scale is ", in[1].ToString(), ", expected a float scalar"));
     }
-    if (step_.kind == ScalingKind::kReducePrecision && !SimulatedPrecision(*step_.dtype).has_value()) {
+    if (fields_.kind == ScalingKind::kReducePrecision && !SimulatedPrecision(*fields_.dtype).has_value()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("rounds to ", ToString(*step_.dtype), ", expected e4m3fn or e5m2"));
+          absl::StrCat("rounds to ", ToString(*fields_.dtype), ", expected e4m3fn or e5m2"));
     }
-    if (step_.kind == ScalingKind::kGetScale) return std::vector<Aval>{{step_.dtype.value_or(in[0].dtype), {}}};
+    if (fields_.kind == ScalingKind::kGetScale) return std::vector<Aval>{{fields_.dtype.value_or(in[0].dtype), {}}};
     Aval out = in[0];
-    if (!step_.backward && step_.dtype.has_value() && step_.kind != ScalingKind::kReducePrecision)
-      out.dtype = *step_.dtype;
+    if (!fields_.backward && fields_.dtype.has_value() && fields_.kind != ScalingKind::kReducePrecision)
+      out.dtype = *fields_.dtype;
     return std::vector<Aval>{out};
   }
   std::vector<Value> Expand(absl::Span<const Value> in) const override {
-    if (step_.backward) return {ops::Reshape(in[0], in[0].shape())};
+    if (fields_.backward) return {ops::Reshape(in[0], in[0].shape())};
     return {Plain(in[0])};
   }
 
   bool has_gradient() const override { return true; }
   Forward GradForward(absl::Span<const Value> in) const override {
-    const bool dropped = step_.backward || options_.dropped_under_grad;
+    const bool dropped = fields_.backward || fields_.dropped_under_grad;
     return {dropped ? std::vector<Value>{in[0]} : Bind(CompositeOp{shared_from_this()}, in, SourceLine()),
             {in.begin(), in.end()}};
   }
@@ -81,39 +78,35 @@ class ScalingOp : public CompositeBase {
                                                  absl::Span<const Value> cotangents) const override {
     std::vector<std::optional<Value>> result(residuals.size());
     Value cotangent = cotangents[0];
-    if (step_.backward) {
-      const auto op = std::make_shared<ScalingOp>(ScalingStep{step_.kind, step_.dtype}, ScalingOptions());
+    if (fields_.backward) {
+      const auto op = std::make_shared<ScalingOp>(ScalingStep{fields_.kind, fields_.dtype});
       cotangent = BindOne(CompositeOp{op}, {cotangent}, SourceLine());
     }
     // A cotangent has the dtype of its value.
-    if (step_.kind != ScalingKind::kGetScale) result[0] = ops::Cast(cotangent, residuals[0].dtype());
+    if (fields_.kind != ScalingKind::kGetScale) result[0] = ops::Cast(cotangent, residuals[0].dtype());
     return result;
   }
 
  private:
   // The result for a value without a scale.
   Value Plain(const Value& x) const {
-    if (step_.kind == ScalingKind::kGetScale) return Operand(1.0).As(step_.dtype.value_or(x.dtype()));
-    if (step_.kind == ScalingKind::kReducePrecision) {
-      const kernels::Precision precision = *SimulatedPrecision(*step_.dtype);
+    if (fields_.kind == ScalingKind::kGetScale) return Operand(1.0).As(fields_.dtype.value_or(x.dtype()));
+    if (fields_.kind == ScalingKind::kReducePrecision) {
+      const kernels::Precision precision = *SimulatedPrecision(*fields_.dtype);
       return ops::ReducePrecision(x, precision.exponent_bits, precision.mantissa_bits);
     }
-    if (step_.dtype.has_value()) return ops::Cast(x, *step_.dtype);
+    if (fields_.dtype.has_value()) return ops::Cast(x, *fields_.dtype);
     return ops::Reshape(x, x.shape());
   }
-
-  const ScalingStep step_;
-  const ScalingOptions options_;
 };
 
-Value BindStep(ScalingStep step, const std::vector<Value>& in, const SourceLine& where,
-               const ScalingOptions& options = {}) {
-  return BindOne(CompositeOp{std::make_shared<ScalingOp>(step, options)}, in, where);
+Value BindStep(const ScalingStep& step, const std::vector<Value>& in, const SourceLine& where) {
+  return BindOne(CompositeOp{std::make_shared<ScalingOp>(step)}, in, where);
 }
 
 Value Step(ScalingKind kind, const Operand& x, std::optional<DType> dtype, bool backward,
            const ScalingOptions& options = {}) {
-  return BindStep({kind, dtype, backward}, {x.As(DType::kF32)}, x.where(), options);
+  return BindStep({kind, dtype, backward, options.dropped_under_grad}, {x.As(DType::kF32)}, x.where());
 }
 
 }  // namespace
@@ -124,21 +117,7 @@ std::optional<kernels::Precision> SimulatedPrecision(DType dtype) {
   return std::nullopt;
 }
 
-std::optional<ScalingStep> ScalingStepOf(const Op& op) {
-  const CompositeOp* composite = std::get_if<CompositeOp>(&op);
-  const ScalingOp* scaling = composite == nullptr ? nullptr : dynamic_cast<const ScalingOp*>(composite->impl.get());
-  if (scaling == nullptr) return std::nullopt;
-  return scaling->step();
-}
-
-std::optional<ScalingParts> ScalingPartsOf(const Composite& op) {
-  const auto* scaling = dynamic_cast<const ScalingOp*>(&op);
-  if (scaling == nullptr) return std::nullopt;
-  return ScalingParts{scaling->step(), scaling->options()};
-}
-
-absl::StatusOr<std::shared_ptr<const Composite>> MakeScalingOp(const ScalingParts& parts) {
-  const ScalingStep& step = parts.step;
+absl::StatusOr<std::shared_ptr<const Composite>> internal::MakeComposite(const ScalingStep& step) {
   const auto error = [&](const auto&... text) {
     return absl::InvalidArgumentError(absl::StrCat(NameOf(step), text...));
   };
@@ -160,14 +139,14 @@ absl::StatusOr<std::shared_ptr<const Composite>> MakeScalingOp(const ScalingPart
   if (needs_dtype && !step.dtype.has_value()) return error(" needs a dtype");
   if (!may_have_dtype && step.dtype.has_value()) return error(" has no dtype");
   if (!has_backward && step.backward) return error(" has no backward kind");
-  return std::make_shared<ScalingOp>(step, parts.options);
+  return std::make_shared<ScalingOp>(step);
 }
 
 namespace ops {
 
 Value SetScaling(const Operand& x, const Operand& scale) {
   const Value value = x.As(DType::kF32);
-  return BindStep({ScalingKind::kSetScaling, std::nullopt}, {value, scale.As(DType::kF32)}, x.where());
+  return BindStep({ScalingKind::kSetScaling}, {value, scale.As(DType::kF32)}, x.where());
 }
 Value StopScaling(const Operand& x, std::optional<DType> dtype) {
   return Step(ScalingKind::kStopScaling, x, dtype, false);

@@ -39,24 +39,22 @@ struct ScalingOptions {
   bool dropped_under_grad = false;
 };
 
-// An operation of this file, with the dtype that it names.
+// The fields of an operation of this file: FieldsOf<ScalingStep>(op) (graph/composite_fields.h).
 struct ScalingStep {
-  ScalingKind kind;
-  std::optional<DType> dtype;
-  bool backward = false;  // acts on the cotangent; the value passes
+  ScalingKind kind = ScalingKind::kSetScaling;
+  std::optional<DType> dtype = std::nullopt;  // the dtype that it names
+  bool backward = false;                      // acts on the cotangent; the value passes
+  bool dropped_under_grad = false;            // ScalingOptions
+  static constexpr const char* kFieldNames[] = {"kind", "dtype", "backward", "dropped_under_grad"};
+  bool operator==(const ScalingStep&) const = default;
 };
-// The step of `op`; null for any other operation.
-std::optional<ScalingStep> ScalingStepOf(const Op& op);
 
-// A step with its options, for serialization.
-struct ScalingParts {
-  ScalingStep step;
-  ScalingOptions options = {};
-};
-// The parts of `op`; null for any other operation.
-std::optional<ScalingParts> ScalingPartsOf(const Composite& op);
-// The operation with these parts. InvalidArgument for a step that the functions below do not make.
-absl::StatusOr<std::shared_ptr<const Composite>> MakeScalingOp(const ScalingParts& parts);
+namespace internal {
+
+// The operation. InvalidArgument for a step that the functions below do not make.
+absl::StatusOr<std::shared_ptr<const Composite>> MakeComposite(const ScalingStep& step);
+
+}  // namespace internal
 
 // The bits that kReducePrecision keeps; null for a dtype other than e4m3fn and e5m2.
 std::optional<kernels::Precision> SimulatedPrecision(DType dtype);

@@ -11,7 +11,8 @@
 #include "aqt/core/shape.h"
 #include "aqt/graph/basic_ops.h"
 #include "aqt/graph/bind_one.h"
-#include "aqt/ops/contraction/opaque_kinds.h"
+#include "aqt/graph/composite_fields.h"
+#include "aqt/ops/contraction/opaque_fields.h"
 #include "aqt/quant/config/calibrations.h"
 #include "aqt/quant/config/config.h"
 #include "aqt/quant/config/semantics.h"
@@ -23,14 +24,14 @@ namespace {
 using In = absl::Span<const Part>;
 using Result = std::optional<Part>;
 
-// Without a key, the operation works by element.
-Result Rule(const Partition&, const CompositeOp& composite, const QvalueOp&, In in, const Aval& out) {
+// One without a key works by element.
+Result Rule(const Partition&, const CompositeOp& composite, const QvalueFields&, In in, const Aval& out) {
   if (in.size() != 1) return std::nullopt;
   return Part{BindOne(composite, {in[0].value}), out, in[0].axis};
 }
 
-// Scales of rows. Over the batch only AbsMax: the maximum of the processes' largest magnitudes.
-Result Rule(const Partition& partition, const CompositeOp& composite, const ScaleOp& op, In in, const Aval& out) {
+// Scales of rows. Over the batch: AbsMax, which is that of the processes' largest magnitudes.
+Result Rule(const Partition& partition, const CompositeOp& composite, const ScaleFields& op, In in, const Aval& out) {
   if (in.size() != 1) return std::nullopt;
   const int64_t axis = *in[0].axis;
   if (out.shape[axis] == 1) {
@@ -49,26 +50,20 @@ Result Rule(const Partition& partition, const CompositeOp& composite, const Scal
   return Part{BindOne(composite, {in[0].value}), out, axis};
 }
 
-template <class Kind>
-Result Rule(const Partition&, const CompositeOp&, const Kind&, In, const Aval&) {
-  return std::nullopt;
-}
-
 }  // namespace
 
 std::optional<Part> CutComposite(const Partition& partition, const CompositeOp& op, absl::Span<const Part> in,
                                  const Aval& out) {
-  const OpaqueKind* kind = OpaqueKindOf(*op.impl);
-  if (kind == nullptr || !in[0].axis.has_value()) return std::nullopt;
-  return std::visit([&](const auto& opaque) { return Rule(partition, op, opaque, in, out); }, *kind);
+  const std::optional<QvalueFields> qvalue = FieldsOf<QvalueFields>(*op.impl);
+  const std::optional<ScaleFields> scale = FieldsOf<ScaleFields>(*op.impl);
+  if ((!qvalue.has_value() && !scale.has_value()) || !in[0].axis.has_value()) return std::nullopt;
+  return qvalue.has_value() ? Rule(partition, op, *qvalue, in, out) : Rule(partition, op, *scale, in, out);
 }
 
 std::vector<Part> OperandsOf(const Partition& partition, const Op& op, absl::Span<const Part> in) {
   std::vector<Part> operands(in.begin(), in.end());
-  const auto* composite = std::get_if<CompositeOp>(&op);
-  const OpaqueKind* kind = composite == nullptr ? nullptr : OpaqueKindOf(*composite->impl);
-  const auto* calibrate = kind == nullptr ? nullptr : std::get_if<CalibrateOp>(kind);
-  if (calibrate == nullptr || !std::holds_alternative<DelayedScaling>(*calibrate->quantizer.calibration) ||
+  const std::optional<CalibrateFields> calibrate = FieldsOf<CalibrateFields>(op);
+  if (!calibrate.has_value() || !std::holds_alternative<DelayedScaling>(*calibrate->quantizer.calibration) ||
       !in[0].axis.has_value()) {
     return operands;
   }

@@ -14,7 +14,7 @@
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/basic_ops.h"
 #include "aqt/graph/bind_one.h"
-#include "aqt/graph/interpret/rewrite.h"
+#include "aqt/graph/composite_fields.h"
 #include "aqt/graph/op.h"
 #include "aqt/graph/trace.h"
 #include "aqt/graph/value.h"
@@ -60,7 +60,7 @@ class Rules {
   explicit Rules(const ScalifyRules& rules) : rules_(rules) {}
 
   absl::StatusOr<std::vector<Lane>> operator()(const Equation& eqn, absl::Span<const Lane> in) const {
-    const std::optional<ScalingStep> step = ScalingStepOf(eqn.op);
+    const std::optional<ScalingStep> step = FieldsOf<ScalingStep>(eqn.op);
     const bool always = step.has_value() && step->kind == ScalingKind::kSetScaling;
     const bool any = std::any_of(in.begin(), in.end(), [](const Lane& lane) { return lane.scaled(); });
     const bool is_opaque = IsOpaque(eqn.op) && !step.has_value() && !rules_.compat.missing_rules_are_errors;
@@ -90,9 +90,7 @@ class Rules {
   }
   // How the scales of operands pass through an opaque operation: only contractions pass them.
   ScalePassing PassingOf(const Equation& eqn) const {
-    const CompositeOp* composite = std::get_if<CompositeOp>(&eqn.op);
-    std::optional<ScalePassing> passing;
-    if (composite != nullptr) passing = ScalePassingOf(*composite->impl);
+    const std::optional<ScalePassing> passing = ScalePassingOf(eqn.op);
     if (passing.has_value() && !(passing->quantizes && rules_.quantized == ScalePolicy::kUnscale)) return *passing;
     return {.keeps = std::vector<bool>(eqn.in.size(), false),
             .outputs = std::vector<ScalePassing::Output>(eqn.out.size())};
