@@ -72,6 +72,7 @@ ROOMS = {
     "aqt/runtime": _room("programs compiled to run many times ([runtime.md](../runtime.md)); prepared programs with packed weights",
                          "aqt/runtime/fusion aqt/transforms"),
     "aqt/nn/layers": _room("parameters and layers", "aqt/ops"),
+    "aqt/nn/serve": _room("trained models made ready to answer", "aqt/nn/layers aqt/transforms aqt/runtime"),
     "aqt/nn/train": _room("optimizers, trainer, files of training state", "aqt/nn/layers aqt/transforms aqt/runtime aqt/io"),
     "aqt/nn/weights": _room("parameters from checkpoints", "aqt/nn/layers aqt/io"),
     "aqt/testing": _room("test code shared by several rooms", "aqt/nn", testonly=True),

@@ -1,10 +1,10 @@
 #ifndef AQT_GRAPH_COMPOSITE_H_
 #define AQT_GRAPH_COMPOSITE_H_
 
-// An operation defined outside the graph: one equation whose meaning is given by other operations (`Expand`),
-// optionally with a faster way to the same bits (`Eval`) and its own gradient. Composites are the one way to extend the
-// closed set of operations; the graph sees only this interface. Most composites derive from CompositeBase
-// (composite_base.h), which has the defaults that need the graph; this header is below the graph.
+// An operation that is defined outside of the graph: one equation whose meaning is given by other operations
+// (`Expand`), possibly with a faster way to the same bits (`Eval`, `MakeKernel`) and a gradient of its own. It is the one way to
+// extend the closed set of operations; the graph knows it only by this interface. Most composites derive from
+// CompositeBase (composite_base.h), which has the defaults that need the graph: this header is below the graph.
 
 #include <memory>
 #include <optional>
@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
-#include "aqt/core/block_epilogue.h"
+#include "aqt/graph/op_kernel.h"
 #include "aqt/graph/value.h"
 
 namespace aqt {
@@ -48,11 +48,10 @@ class Composite : public std::enable_shared_from_this<Composite> {
   virtual absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> operands,
                                                   absl::Span<const bool> needed) const = 0;
 
-  // If true, EvalInto is Eval that writes output 0 densely to `memory`; output 0 must be needed, and the first result
-  // is Array::Unowned. EvalInto may run `epilogue` on all blocks of that output or on none; `epilogue` may be null.
-  virtual bool has_eval_into() const { return false; }
-  virtual absl::StatusOr<std::vector<Array>> EvalInto(absl::Span<const Array> operands, absl::Span<const bool> needed,
-                                                      void* memory, BlockEpilogue* epilogue) const;
+  // The same as a function on memory, for operands like these; `needed` has an entry for each output. By default it
+  // runs Eval and copies the results. Errors: those of Eval that do not depend on data.
+  virtual absl::StatusOr<OpKernel> MakeKernel(absl::Span<const KernelInput> operands,
+                                              absl::Span<const bool> needed) const;
 
   // If false, the expansion is differentiated. If true, the two functions below compute the gradient.
   virtual bool has_gradient() const { return false; }
@@ -65,6 +64,11 @@ class Composite : public std::enable_shared_from_this<Composite> {
   // One cotangent per operand, nullopt if it has none (a key, an integer); `cotangents` has one per output.
   virtual std::vector<std::optional<Value>> GradBackward(absl::Span<const Value> residuals,
                                                          absl::Span<const Value> cotangents) const;
+
+ protected:
+  // Eval of an operation that defines MakeKernel.
+  absl::StatusOr<std::vector<Array>> EvalByKernel(absl::Span<const Array> operands,
+                                                  absl::Span<const bool> needed) const;
 };
 
 }  // namespace aqt

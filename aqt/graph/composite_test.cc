@@ -1,6 +1,8 @@
 #include "aqt/graph/composite_base.h"
 
+#include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -218,6 +220,67 @@ TEST(CompositeTest, WithoutExpansionNoGradientFlows) {
   ASSERT_THAT(gradient, IsOk());
   EXPECT_TRUE(BitEqual((*gradient)[0], x));
   EXPECT_EQ(OpName(program->eqns[0].op), "opaque");
+}
+
+// The kernel of `op` for operands like `in`, run on them; outputs are at `out`.
+absl::Status RunKernel(const Composite& op, absl::Span<const Array> in, absl::Span<const bool> needed,
+                       absl::Span<void* const> out) {
+  std::vector<KernelInput> operands;
+  std::vector<const void*> data;
+  for (const Array& array : in) {
+    operands.push_back({array.aval()});
+    data.push_back(array.data());
+  }
+  const absl::StatusOr<OpKernel> kernel = op.MakeKernel(operands, needed);
+  if (!kernel.ok()) return kernel.status();
+  return kernel->run({data.data(), out.data(), /*scratch=*/nullptr, /*executor=*/nullptr});
+}
+
+TEST(CompositeTest, WithoutAKernelEvalIsCopied) {
+  const Array x = Array::Of<double>({3, 4}, {2});
+  double out[2] = {};
+  ASSERT_THAT(RunKernel(*std::make_shared<Opaque>(), {x}, {true}, {out}), IsOk());
+  EXPECT_THAT(out, ElementsAre(3, 4));
+  ASSERT_THAT(RunKernel(*std::make_shared<Opaque>(), {x}, {false}, {nullptr}), IsOk());  // writes nothing
+  const auto liar = std::make_shared<Liar>();
+  EXPECT_THAT(RunKernel(*liar, {Array::Scalar(1.0f)}, {true}, {out}),
+              FailsWith(absl::StatusCode::kInternal, {"other outputs than were inferred"}));
+}
+
+// Two outputs, defined only by a kernel: the operand itself, and its negation. The scratch memory is written.
+class Mirror : public CompositeBase {
+ public:
+  std::string Name() const override { return "mirror"; }
+  int num_outputs() const override { return 2; }
+  absl::StatusOr<std::vector<Aval>> Infer(absl::Span<const Aval> in) const override {
+    return std::vector<Aval>{in[0], in[0]};
+  }
+  bool has_expansion() const override { return false; }
+  absl::StatusOr<OpKernel> MakeKernel(absl::Span<const KernelInput> in, absl::Span<const bool> needed) const override {
+    if (!in[0].constant.has_value()) return absl::UnimplementedError("Eval knows its operands");
+    const auto run = [n = in[0].aval.shape.num_elements(), writes = needed[1]](const KernelCall& call) {
+      auto* scratch = static_cast<float*>(call.scratch);
+      for (int64_t i = 0; i < n; ++i) scratch[i] = -static_cast<const float*>(call.in[0])[i];
+      if (writes) std::copy_n(scratch, n, static_cast<float*>(call.out[1]));
+      return absl::OkStatus();
+    };
+    return OpKernel{.run = run, .scratch_bytes = in[0].aval.num_bytes(), .same = {{0, 0}}};
+  }
+  absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> in, absl::Span<const bool> needed) const override {
+    return EvalByKernel(in, needed);
+  }
+};
+
+TEST(CompositeTest, EvalByKernel) {
+  const Array x = Array::Of<float>({3, -4}, {2});
+  const auto mirror = std::make_shared<Mirror>();
+  const absl::StatusOr<std::vector<Array>> both = mirror->Eval({x}, {true, true});
+  ASSERT_THAT(both, IsOk());
+  EXPECT_EQ((*both)[0].data(), x.data()) << "the operand, not a copy";
+  EXPECT_TRUE(BitEqual((*both)[1], Array::Of<float>({-3, 4}, {2})));
+  const absl::StatusOr<std::vector<Array>> one = mirror->Eval({x}, {true, false});
+  ASSERT_THAT(one, IsOk());
+  EXPECT_TRUE(BitEqual((*one)[0], x));
 }
 
 TEST(CompositeTest, PoisonedOperandsPoisonEveryOutput) {

@@ -6,6 +6,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
+#include "aqt/core/executor.h"
 #include "aqt/graph/op.h"
 
 namespace aqt {
@@ -14,6 +15,10 @@ namespace aqt {
 // that is not needed may be Array(). Errors: InferOp's if it refuses the operands, otherwise the composite's.
 absl::StatusOr<std::vector<Array>> EvalOp(const Op& op, absl::Span<const Array> operands,
                                           absl::Span<const bool> needed = {});
+
+// Runs a basic operation on dense arrays, in the memory of `out`, which overlaps no operand. The operands are as
+// InferOp accepts them, and `out` as it infers. `executor`: for contractions; null means only the calling thread.
+void EvalOpInto(const Op& op, absl::Span<const ArrayRef> operands, const MutableArrayRef& out, Executor* executor);
 
 }  // namespace aqt
 

@@ -19,6 +19,7 @@
 #include "aqt/graph/composite_base.h"
 #include "aqt/graph/context.h"
 #include "aqt/graph/op.h"
+#include "aqt/graph/op_kernel.h"
 #include "aqt/kernels/reduce/xla_sum.h"
 
 namespace aqt::internal {
@@ -42,12 +43,14 @@ class XlaSumOp : public CompositeOf<XlaSumFields> {
     return std::vector<Aval>{out};
   }
   bool has_expansion() const override { return false; }
-  absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> in, absl::Span<const bool>) const override {
-    Shape shape;
-    for (const int64_t axis : Kept(in[0].shape().rank())) shape.push_back(in[0].shape()[axis]);
-    ArrayBuilder out(in[0].dtype(), shape);
-    kernels::SumAsXla(in[0], fields_.axes, out.data());
-    return std::vector<Array>{std::move(out).Build()};
+  absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> in, absl::Span<const bool> needed) const override {
+    return EvalByKernel(in, needed);
+  }
+  absl::StatusOr<OpKernel> MakeKernel(absl::Span<const KernelInput> in, absl::Span<const bool>) const override {
+    return OpKernel{.run = [axes = fields_.axes, x = in[0].aval](const KernelCall& call) {
+      kernels::SumAsXla(ArrayRef(x.dtype, x.shape, call.in[0]), axes, call.out[0]);
+      return absl::OkStatus();
+    }};
   }
 
   bool has_gradient() const override { return true; }

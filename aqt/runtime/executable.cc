@@ -7,17 +7,17 @@
 #include <utility>
 #include <variant>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "aqt/core/array.h"
-#include "aqt/core/block_epilogue.h"
 #include "aqt/core/memory_source.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/context.h"
-#include "aqt/graph/eval_op.h"
 #include "aqt/graph/interpret/eval.h"
 #include "aqt/graph/interpret/interpret.h"
+#include "aqt/graph/op_kernel.h"
 #include "aqt/runtime/fusion/fused_program.h"
 #include "aqt/runtime/memory/array_pool.h"
 #include "aqt/runtime/memory/buffer_pool.h"
@@ -43,16 +43,18 @@ struct Range {
 struct Frame {
   std::shared_ptr<void> arena;
   std::vector<void*> pointers;  // by variable, for roots
-  // The owners of elements outside the arena, by variable. Those of constants stay from call to call.
-  std::vector<std::shared_ptr<const void>> holders;
   std::vector<const void*> in;  // of one step
   std::vector<void*> out;
   std::vector<const void*> epilogue_in;
   std::vector<void*> epilogue_out;
-  std::vector<Array> operands;
-  std::vector<Range> outputs;  // those with elements
+  std::vector<Range> outputs;  // that hold any elements
 
   char* arena_at(int64_t offset) const { return static_cast<char*>(arena.get()) + offset; }
+  // `in` and `out` of the step.
+  void SetPointers(const PlannedStep& step) {
+    for (size_t i = 0; i < step.in.size(); ++i) in[i] = pointers[step.in[i]];
+    for (size_t i = 0; i < step.out.size(); ++i) out[i] = step.out[i] < 0 ? nullptr : pointers[step.out[i]];
+  }
 };
 
 }  // namespace
@@ -64,13 +66,12 @@ struct Executable::Impl {
   const Plan plan;
   const EvalHooks hooks;
   const int64_t id = Profile::NewOwner();
-  size_t most_in = 0, most_out = 0;  // of any step
-  std::vector<VarId> held;           // variables whose holders change from call to call
+  size_t most_in = 0, most_out = 0;  // of a step
   std::mutex mutex;
   std::vector<std::unique_ptr<Frame>> free_frames;  // guarded by mutex
 
-  internal::BufferPool outputs;        // keeps one set of them
-  mutable internal::ArrayPool arrays;  // for operations that allocate their results
+  internal::BufferPool outputs;        // keeps a set of them
+  mutable internal::ArrayPool arrays;  // that operations make which run as in Eval
 
   Impl(const Program& given, Plan made, EvalHooks given_hooks)
       : program(given),
@@ -81,12 +82,6 @@ struct Executable::Impl {
     for (const PlannedStep& step : plan.steps) {
       most_in = std::max(most_in, step.in.size());
       most_out = std::max(most_out, step.out.size());
-    }
-    for (size_t var = 0; var < plan.variables.size(); ++var) {
-      const Place place = plan.variables[var].place;
-      if (place != Place::kNone && place != Place::kConstant && place != Place::kArena) {
-        held.push_back(static_cast<VarId>(var));
-      }
     }
   }
 
@@ -99,23 +94,12 @@ struct Executable::Impl {
   // Runs all steps; the frame has the memory of the outputs.
   absl::Status RunSteps(absl::Span<const Array> args, Frame& frame, Profile* profile) const;
   absl::Status RunStep(const PlannedStep& step, Frame& frame, Executor* executor) const;
-  // `memory` and `epilogue`: as in Composite::EvalInto; null without an epilogue.
-  absl::Status RunByEval(const PlannedStep& step, Frame& frame, void* memory = nullptr,
-                         BlockEpilogue* epilogue = nullptr) const;
+  absl::Status RunKernel(const PlannedStep& step, const KernelCall& call) const;
   absl::Status RunWithEpilogue(const PlannedStep& step, Frame& frame, Executor* executor) const;
-  // Skips inference: operands and outputs were inferred when the program was checked.
-  absl::StatusOr<std::vector<Array>> EvalComposite(const Composite& composite, const Equation& eqn,
-                                                   absl::Span<const Array> operands, absl::Span<const bool> needed,
-                                                   void* memory, BlockEpilogue* epilogue) const;
   std::vector<Profile::Step> ProfiledSteps() const;
-  // The elements of a variable. They have no owner if they are in the arena, so a cache that watches its operands'
-  // owners treats them as dead.
-  Array ArrayOf(const Frame& frame, VarId var) const {
-    const VarId root = plan.variables[var].root;
-    const std::shared_ptr<const void>& holder = frame.holders[root];
-    const Aval& aval = plan.program.aval(var);
-    return holder != nullptr ? Array(aval, holder) : Array::Unowned(aval, frame.pointers[root]);
-  }
+  // An output of a call; `memory` is that of output number `primary`, which it is in.
+  Array OutputOf(const Program::Port& port, absl::Span<const Array> args,
+                 absl::Span<const std::shared_ptr<void>> memory) const;
 };
 
 // A frame for one call.
@@ -137,20 +121,17 @@ std::unique_ptr<Frame> Executable::Impl::NewFrame() const {
   auto frame = std::make_unique<Frame>();
   frame->arena = AllocateUninitialized(plan.arena_bytes);
   frame->pointers.resize(plan.variables.size());
-  frame->holders.resize(plan.variables.size());
   for (size_t var = 0; var < plan.variables.size(); ++var) {
     const Variable& own = plan.variables[var];
     if (own.place == Place::kArena) frame->pointers[var] = frame->arena_at(own.offset);
   }
   for (const auto& [var, array] : plan.program.consts) {
-    frame->holders[var] = array.buffer();
     frame->pointers[var] = const_cast<void*>(array.data());
   }
   frame->in.resize(most_in);
   frame->out.resize(most_out);
   frame->epilogue_in.resize(most_in + 1);  // a step's operands and the product
   frame->epilogue_out.resize(most_out);
-  frame->operands.reserve(most_in);
   frame->outputs.reserve(plan.program.outputs.size());
   return frame;
 }
@@ -168,50 +149,31 @@ std::unique_ptr<Frame> Executable::Impl::TakeFrame() {
 }
 
 void Executable::Impl::GiveFrame(std::unique_ptr<Frame> frame) {
-  for (const VarId var : held) frame->holders[var].reset();
   const std::lock_guard<std::mutex> lock(mutex);
   free_frames.push_back(std::move(frame));
 }
 
-absl::StatusOr<std::vector<Array>> Executable::Impl::EvalComposite(const Composite& composite, const Equation& eqn,
-                                                                   absl::Span<const Array> operands,
-                                                                   absl::Span<const bool> needed, void* memory,
-                                                                   BlockEpilogue* epilogue) const {
-  const SuspendTrace suspend;
-  AQT_ASSIGN_OR_RETURN(std::vector<Array> out, memory != nullptr
-                                                   ? composite.EvalInto(operands, needed, memory, epilogue)
-                                                   : composite.Eval(operands, needed));
-  bool fits = out.size() == eqn.out.size();
-  for (size_t i = 0; fits && i < out.size(); ++i) {
-    fits = !needed[i] || out[i].aval() == plan.program.aval(eqn.out[i]);
+Array Executable::Impl::OutputOf(const Program::Port& port, absl::Span<const Array> args,
+                                 absl::Span<const std::shared_ptr<void>> memory) const {
+  const VarId root = plan.variables[port.var].root;
+  const Variable& own = plan.variables[root];
+  const Aval& aval = plan.program.aval(port.var);
+  switch (own.place) {
+    case Place::kArgument: return Array(aval, args[own.index].buffer());
+    case Place::kConstant: return Array(aval, plan.program.consts.at(root).buffer());
+    default: return Array(aval, memory[own.index]);
   }
-  if (!fits) return absl::InternalError("evaluation gave other outputs than were inferred");
-  return out;
 }
 
-absl::Status Executable::Impl::RunByEval(const PlannedStep& step, Frame& frame, void* memory,
-                                         BlockEpilogue* epilogue) const {
-  const Equation& eqn = plan.program.eqns[step.eqns[0]];
-  frame.operands.clear();
-  for (const VarId var : eqn.in) frame.operands.push_back(ArrayOf(frame, var));
-  const auto* composite = std::get_if<CompositeOp>(&eqn.op);
-  const UseMemorySource use(&arrays);
-  absl::StatusOr<std::vector<Array>> results =
-      composite != nullptr ? EvalComposite(*composite->impl, eqn, frame.operands, step.needed, memory, epilogue)
-                           : EvalOp(eqn.op, frame.operands, step.needed);
-  frame.operands.clear();
-  if (!results.ok()) return DescribeError(results.status(), plan.program, eqn);
-  for (size_t i = memory != nullptr ? 1 : 0; i < eqn.out.size(); ++i) {
-    const VarId var = step.out[i];
-    if (var < 0) continue;
-    Array result = std::move((*results)[i]);
-    // An operation may return an operand; its memory in the arena will be overwritten.
-    const char* const data = static_cast<const char*>(result.data());
-    if (data >= frame.arena_at(0) && data < frame.arena_at(plan.arena_bytes)) result = Array::CopyOf(result);
-    frame.holders[var] = result.buffer();
-    frame.pointers[var] = const_cast<void*>(result.data());
+absl::Status Executable::Impl::RunKernel(const PlannedStep& step, const KernelCall& call) const {
+  absl::Status status;
+  if (step.kernel.array_bytes == 0) {
+    status = step.kernel.run(call);
+  } else {
+    const UseMemorySource use(&arrays);
+    status = step.kernel.run(call);
   }
-  return absl::OkStatus();
+  return status.ok() ? status : DescribeError(status, plan.program, plan.program.eqns[step.eqns[0]]);
 }
 
 // The epilogue runs on blocks of the product as they are computed; or after the product, if that does not run it.
@@ -225,33 +187,22 @@ absl::Status Executable::Impl::RunWithEpilogue(const PlannedStep& step, Frame& f
   for (size_t i = 0; i < own.out.size(); ++i) frame.epilogue_out[i] = frame.pointers[own.out[i]];
   internal::FusedEpilogue epilogue(
       *own.fused, {frame.epilogue_in.data(), frame.epilogue_out.data(), scratch + own.scratch_at, executor});
-  if (step.kernel.has_value()) {
-    for (size_t i = 0; i < step.in.size(); ++i) frame.in[i] = frame.pointers[step.in[i]];
-    frame.out[0] = product;
-    step.kernel->run({frame.in.data(), frame.out.data(), scratch, executor, &epilogue});
-  } else {
-    AQT_RETURN_IF_ERROR(RunByEval(step, frame, product, &epilogue));
-  }
+  frame.SetPointers(step);
+  frame.out[0] = product;
+  AQT_RETURN_IF_ERROR(RunKernel(step, {frame.in.data(), frame.out.data(), scratch, executor, &epilogue}));
   epilogue.Finish();
   return absl::OkStatus();
 }
 
 absl::Status Executable::Impl::RunStep(const PlannedStep& step, Frame& frame, Executor* executor) const {
   if (step.epilogue.has_value()) return RunWithEpilogue(step, frame, executor);
-  if (!step.kernel.has_value()) return RunByEval(step, frame);
-  for (size_t i = 0; i < step.in.size(); ++i) frame.in[i] = frame.pointers[step.in[i]];
-  for (size_t i = 0; i < step.out.size(); ++i) {
-    frame.out[i] = step.out[i] < 0 ? nullptr : frame.pointers[step.out[i]];
-  }
-  step.kernel->run({frame.in.data(), frame.out.data(), frame.arena_at(step.scratch_offset), executor});
-  return absl::OkStatus();
+  frame.SetPointers(step);
+  return RunKernel(step, {frame.in.data(), frame.out.data(), frame.arena_at(step.scratch_offset), executor});
 }
 
 absl::Status Executable::Impl::RunSteps(absl::Span<const Array> args, Frame& frame, Profile* profile) const {
   for (size_t i = 0; i < args.size(); ++i) {
-    const VarId var = plan.program.inputs[i].var;
-    frame.holders[var] = args[i].buffer();
-    frame.pointers[var] = const_cast<void*>(args[i].data());
+    frame.pointers[plan.program.inputs[i].var] = const_cast<void*>(args[i].data());
   }
   Executor* const executor = CurrentExecutor();
   if (profile == nullptr) profile = Profile::OfProcess();
@@ -265,7 +216,6 @@ absl::Status Executable::Impl::RunSteps(absl::Span<const Array> args, Frame& fra
       AQT_RETURN_IF_ERROR(RunStep(step, frame, executor));
       profile->Add(first + static_cast<int>(i), start, Profile::Clock::now());
     }
-    for (const VarId var : step.ends) frame.holders[var].reset();
   }
   return absl::OkStatus();
 }
@@ -343,8 +293,8 @@ absl::Status Executable::Impl::CheckMemory(absl::Span<const Array> args, absl::S
 absl::StatusOr<Executable> Executable::Make(const Program& program, const ExecutableOptions& options) {
   AQT_RETURN_IF_ERROR(Check(program));
   const Program simple = internal::WithoutTransposedProducts(internal::WithRelusAsMaxima(program));
-  return Executable(
-      std::make_shared<Impl>(program, internal::MakePlan(simple, options.fuse, options.epilogues), options.hooks));
+  AQT_ASSIGN_OR_RETURN(Plan plan, internal::MakePlan(simple, options.fuse, options.epilogues));
+  return Executable(std::make_shared<Impl>(program, std::move(plan), options.hooks));
 }
 
 absl::StatusOr<std::vector<Array>> Executable::Run(absl::Span<const Array> args, Profile* profile) const {
@@ -353,17 +303,17 @@ absl::StatusOr<std::vector<Array>> Executable::Run(absl::Span<const Array> args,
   const Plan& plan = impl_->plan;
   const std::vector<Program::Port>& outputs = plan.program.outputs;
   Impl::FrameOfCall frame(*impl_);
+  absl::InlinedVector<std::shared_ptr<void>, 4> memory(outputs.size());
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (plan.primary[i] != static_cast<int>(i)) continue;
     const VarId root = plan.variables[outputs[i].var].root;
-    const std::shared_ptr<void> memory = impl_->outputs.Take(plan.variables[root].bytes);
-    frame->holders[root] = memory;
-    frame->pointers[root] = memory.get();
+    memory[i] = impl_->outputs.Take(plan.variables[root].bytes);
+    frame->pointers[root] = memory[i].get();
   }
   AQT_RETURN_IF_ERROR(impl_->RunSteps(args, *frame, profile));
   std::vector<Array> results;
   results.reserve(outputs.size());
-  for (const Program::Port& port : outputs) results.push_back(impl_->ArrayOf(*frame, port.var));
+  for (const Program::Port& port : outputs) results.push_back(impl_->OutputOf(port, args, memory));
   return results;
 }
 

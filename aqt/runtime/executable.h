@@ -39,7 +39,7 @@ struct ExecutableOptions {
 // which is kept for later calls.
 class Executable {
  public:
-  // The program may hold any operation; operations unknown to the runtime run as in Eval.
+  // The program may hold any operation. Errors: those of Composite::MakeKernel, naming the equation.
   static absl::StatusOr<Executable> Make(const Program& program, const ExecutableOptions& options = {});
 
   // Like Eval: `args` are in the order of program.inputs, the result in that of program.outputs. Equations that no
@@ -51,8 +51,8 @@ class Executable {
 
   // The same with the outputs in given memory: dense, of the outputs' dtypes and shapes, overlapping neither each other
   // nor the arguments, except that an output may be updated in place (MayUpdate). InvalidArgument otherwise. Does not
-  // allocate after the first call, except in operations that run as in Eval. After an error the contents of the outputs
-  // are unspecified.
+  // allocate after the first call, except in composites without a kernel of their own. After an error the outputs hold
+  // anything.
   absl::Status RunInto(absl::Span<const Array> args, absl::Span<const MutableArrayRef> outputs,
                        Profile* profile = nullptr) const;
 
@@ -65,8 +65,8 @@ class Executable {
   absl::StatusOr<SlotValues> RunSlots(const SlotValues& values) const;
 
   const Program& program() const;
-  // The peak bytes of a call, besides its arguments and what operations allocate while they run: the arena, the
-  // outputs, and the arrays returned by operations that do not write to given memory.
+  // What a call needs at its peak, besides its arguments: the arena, the outputs, and the results of composites without
+  // a kernel of their own, before they are copied. What those allocate besides is not counted.
   int64_t peak_bytes() const;
   int64_t arena_bytes() const;
   // Each step with its equations, and the place and lifetime of their results.

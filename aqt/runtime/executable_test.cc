@@ -108,7 +108,83 @@ TEST(ExecutableTest, AliasesOfEveryPlace) {
       {x});
 }
 
-// Arguments in memory in which outputs are computed.
+// (x, y) -> x, x + y, and whether y was a constant when the kernel was made. The sum may be in the place of y.
+class Adder : public CompositeBase {
+ public:
+  std::string Name() const override { return "adder"; }
+  int num_outputs() const override { return 3; }
+  absl::StatusOr<std::vector<Aval>> Infer(absl::Span<const Aval> in) const override {
+    return std::vector<Aval>{in[0], in[0], {DType::kBool, {}}};
+  }
+  bool has_expansion() const override { return false; }
+  absl::StatusOr<OpKernel> MakeKernel(absl::Span<const KernelInput> in, absl::Span<const bool> needed) const override {
+    const auto run = [n = in[0].aval.shape.num_elements(), is_constant = in[1].constant.has_value(),
+                      needed = std::vector<bool>(needed.begin(), needed.end())](const KernelCall& call) {
+      const auto operand = [&](int i) { return static_cast<const float*>(call.in[i]); };
+      if (n == 0) return absl::OutOfRangeError("nothing is here");
+      for (int64_t i = 0; needed[1] && i < n; ++i) static_cast<float*>(call.out[1])[i] = operand(0)[i] + operand(1)[i];
+      if (needed[2]) *static_cast<bool*>(call.out[2]) = is_constant;
+      return absl::OkStatus();
+    };
+    return OpKernel{.run = run, .may_share = {{1, 1}}, .same = {{0, 0}}};
+  }
+  absl::StatusOr<Arrays> Eval(absl::Span<const Array> in, absl::Span<const bool> needed) const override {
+    return EvalByKernel(in, needed);
+  }
+};
+
+Values Add(const Value& x, const Value& y) {
+  return Bind(CompositeOp{std::make_shared<Adder>()}, {x, y}, std::source_location::current());
+}
+
+TEST(ExecutableTest, CompositesInTheArena) {
+  const Array x = RandomArray({DType::kF32, {32, 48}}, 1), y = RandomArray({DType::kF32, {32, 48}}, 2);
+  const auto fn = [](In in) {
+    const Values sum = Add(ops::Transpose(in[0], {1, 0}), ops::Transpose(in[1], {1, 0}));
+    return Values{ops::Transpose(sum[0] * sum[1], {1, 0})};
+  };
+  ExpectSameAsEval(fn, {x, y});
+  const Executable executable = *Executable::Make(*testing::TraceWith(fn, {x, y}));
+  // The sum is in the place of an operand, and the first output is the other operand: two matrices, and the product in
+  // the place of one.
+  EXPECT_EQ(executable.arena_bytes(), 2 * x.num_bytes()) << executable.ToString();
+  EXPECT_EQ(executable.peak_bytes(), 3 * x.num_bytes());
+}
+
+TEST(ExecutableTest, AnOutputThatIsAnOperandIsNotCopied) {
+  const Array x = RandomArray({DType::kF32, {3, 4}}, 1);
+  const Executable executable =
+      *Executable::Make(*testing::TraceWith([](In in) { return Values{Add(in[0], in[0])[0]}; }, {x}));
+  const absl::StatusOr<Arrays> out = executable.Run({x});
+  ASSERT_THAT(out, IsOk());
+  EXPECT_EQ((*out)[0].data(), x.data());
+  EXPECT_EQ(executable.peak_bytes(), 0);
+}
+
+TEST(ExecutableTest, KernelsSeeConstants) {
+  const Array x = RandomArray({DType::kF32, {3, 4}}, 1);
+  for (const bool is_constant : {false, true}) {
+    const auto fn = [&](In in) {
+      const Value y = is_constant ? Value(RandomArray({DType::kF32, {12}}, 2)) : in[0] * 2.0;
+      return Values{Add(in[0], ops::Reshape(y, {3, 4}))[2]};
+    };
+    const Executable executable = *Executable::Make(*testing::TraceWith(fn, {x}));
+    EXPECT_EQ((*executable.Run({x}))[0].View<bool>()[0], is_constant) << executable.ToString();
+  }
+}
+
+TEST(ExecutableTest, ErrorsOfCompositesNameTheEquation) {
+  const auto fn = [](In in) {
+    const NamedScope scope("layer");
+    return Values{Add(in[0], in[0])[1], Twin(in[0])[1]};
+  };
+  const Array nothing = RandomArray({DType::kF32, {0}}, 1);
+  const Executable executable = *Executable::Make(*testing::TraceWith(fn, {nothing}));
+  EXPECT_THAT(executable.Run({nothing}).status(),
+              FailsWith(absl::StatusCode::kOutOfRange, {"adder [layer]: nothing is here", "f32[0]"}));
+}
+
+// Arguments in memory that outputs are computed in.
 class InPlaceTest : public ::testing::Test {
  protected:
   // Output i is in the memory of argument i, if `i` is in `updated`.
@@ -177,8 +253,12 @@ TEST_F(InPlaceTest, WhatIsReadLaterMayNotBeUpdated) {
     const Value sum = in[0] + in[1];
     return Values{sum, ops::MatMul(sum, in[0])};
   }));
-  // A composite may return its operand.
+  // A composite's output that is its operand has the operand's memory; one that is a copy has not.
   EXPECT_FALSE(may_update([](In in) {
+    const Value same = Add(in[0], in[0])[0];
+    return Values{in[1] * 3.0, same + 1.0};
+  }));
+  EXPECT_TRUE(may_update([](In in) {
     const Value twin = Twin(in[0])[0];
     return Values{in[1] * 3.0, twin + 1.0};
   }));

@@ -2,16 +2,22 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <optional>
 #include <utility>
 #include <variant>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
+#include "aqt/core/status_macros.h"
 #include "aqt/runtime/fusion/elementwise_op.h"
 #include "aqt/runtime/fusion/fused_kernel.h"
 #include "aqt/runtime/fusion/fusion.h"
+#include "aqt/runtime/fusion/op_kernels.h"
 #include "aqt/runtime/fusion/strided_copy.h"
 #include "aqt/runtime/memory/arena_layout.h"
 
@@ -37,10 +43,11 @@ class Planner {
  public:
   Planner(const Program& program, bool fuse, bool epilogues) : program_(program), fuse_(fuse), epilogues_(epilogues) {}
 
-  Plan Make() && {
+  absl::StatusOr<Plan> Make() && {
     plan_.program = program_;
     plan_.variables.resize(program_.vars.size());
     FindLive();
+    AQT_RETURN_IF_ERROR(MakeCompositeKernels());
     FindRoots();
     AddSteps();
     PlaceAll();
@@ -65,12 +72,45 @@ class Planner {
     return std::any_of(eqn.out.begin(), eqn.out.end(), [&](VarId var) { return live_[var]; });
   }
 
+  // Those of live equations.
+  absl::Status MakeCompositeKernels() {
+    composite_kernels_.resize(program_.eqns.size());
+    absl::flat_hash_map<VarId, Array> constants(program_.consts.begin(), program_.consts.end());
+    for (size_t i = 0; i < program_.eqns.size(); ++i) {
+      const Equation& eqn = program_.eqns[i];
+      if (!IsLive(eqn)) continue;
+      if (GivesOperand(program_, eqn)) {
+        const auto it = constants.find(eqn.in[0]);
+        if (it != constants.end())
+          constants.insert({eqn.out[0], Array(program_.aval(eqn.out[0]), it->second.buffer())});
+      }
+      const auto* composite = std::get_if<CompositeOp>(&eqn.op);
+      if (composite == nullptr) continue;
+      std::vector<KernelInput> operands;
+      for (const VarId var : eqn.in) {
+        const auto it = constants.find(var);
+        operands.push_back({program_.aval(var), it != constants.end() ? std::optional(it->second) : std::nullopt});
+      }
+      absl::InlinedVector<bool, 4> needed;
+      for (const VarId var : eqn.out) needed.push_back(live_[var]);
+      absl::StatusOr<OpKernel> kernel = composite->impl->MakeKernel(operands, needed);
+      if (!kernel.ok()) return DescribeError(kernel.status(), program_, eqn);
+      composite_kernels_[i] = *std::move(kernel);
+    }
+    return absl::OkStatus();
+  }
+
   void FindRoots() {
     for (size_t var = 0; var < plan_.variables.size(); ++var) {
       variable(static_cast<VarId>(var)).root = static_cast<VarId>(var);
     }
-    for (const Equation& eqn : program_.eqns) {
+    for (size_t i = 0; i < program_.eqns.size(); ++i) {
+      const Equation& eqn = program_.eqns[i];
       if (GivesOperand(program_, eqn)) variable(eqn.out[0]).root = variable(eqn.in[0]).root;
+      if (!composite_kernels_[i].has_value()) continue;
+      for (const auto& [operand, output] : composite_kernels_[i]->same) {
+        variable(eqn.out[output]).root = variable(eqn.in[operand]).root;
+      }
     }
   }
 
@@ -125,17 +165,14 @@ class Planner {
   void AddStep(int index) {
     const Equation& eqn = program_.eqns[index];
     PlannedStep step;
-    for (const VarId var : eqn.out) {
-      step.needed.push_back(live_[var]);
-      step.out.push_back(live_[var] && variable(var).root == var ? var : -1);
-    }
+    for (const VarId var : eqn.out) step.out.push_back(live_[var] && variable(var).root == var ? var : -1);
     for (const VarId var : eqn.in) step.in.push_back(variable(var).root);
     step.eqns = {index};
-    if (eqn.out.size() == 1) step.kernel = KernelOf(eqn.op, OperandAvals(program_, eqn), program_.aval(eqn.out[0]));
-    if (step.kernel.has_value()) {
-      step.may_share = step.kernel->may_share;
-      step.scratch_bytes = step.kernel->scratch_bytes;
-    }
+    std::optional<OpKernel>& composite = composite_kernels_[index];
+    step.kernel = composite.has_value() ? *std::move(composite)
+                                        : KernelOf(eqn.op, OperandAvals(program_, eqn), program_.aval(eqn.out[0]));
+    step.may_share = step.kernel.may_share;
+    step.scratch_bytes = step.kernel.scratch_bytes;
     Append(std::move(step));
   }
 
@@ -160,8 +197,8 @@ class Planner {
   void AddStep(const FusedGroup& group, const std::vector<bool>& is_read) {
     PlannedStep step = StepOf(group, is_read);
     step.kernel = FusedKernel(program_, roots_, group, step.in, step.out);
-    step.may_share = step.kernel->may_share;
-    step.scratch_bytes = step.kernel->scratch_bytes;
+    step.may_share = step.kernel.may_share;
+    step.scratch_bytes = step.kernel.scratch_bytes;
     Append(std::move(step));
   }
 
@@ -174,7 +211,7 @@ class Planner {
       if (index <= last) continue;
       const PlannedStep& step = plan_.steps[index];
       const auto is_read = [&](VarId out) { return out >= 0 && was_read_[out]; };
-      if (step.eqns.size() != 1 || step.out[0] != var || !HasBlocks(step, program_.eqns[step.eqns[0]]) ||
+      if (step.eqns.size() != 1 || step.out[0] != var || !step.kernel.has_blocks ||
           std::any_of(step.out.begin(), step.out.end(), is_read)) {
         continue;
       }
@@ -182,11 +219,6 @@ class Planner {
       if (aval.shape.num_elements() == group.elements && aval.num_bytes() >= kMinEpilogueBytes) last = index;
     }
     return last;
-  }
-  static bool HasBlocks(const PlannedStep& step, const Equation& eqn) {
-    if (step.kernel.has_value()) return step.kernel->has_blocks;
-    const auto* composite = std::get_if<CompositeOp>(&eqn.op);
-    return composite != nullptr && composite->impl->has_eval_into();
   }
 
   // Makes the group the epilogue of a product that it reads, if possible.
@@ -261,19 +293,11 @@ class Planner {
     for (const auto& [var, array] : program_.consts) variable(var).place = Place::kConstant;
     for (size_t i = 0; i < plan_.steps.size(); ++i) {
       const PlannedStep& step = plan_.steps[i];
-      const size_t read_by_eval = step.kernel.has_value() ? 0 : program_.eqns[step.eqns[0]].in.size();
-      for (size_t j = 0; j < step.in.size(); ++j) {
-        variable(step.in[j]).last = static_cast<int>(i);
-        if (j < read_by_eval) variable(step.in[j]).read_by_eval = true;
-      }
-      // For an Eval, results written to given memory and results of the epilogue have a place.
-      const size_t made_by_eval = step.kernel.has_value() ? 0 : program_.eqns[step.eqns[0]].out.size();
-      for (size_t j = 0; j < step.out.size(); ++j) {
-        const VarId var = step.out[j];
+      for (const VarId var : step.in) variable(var).last = static_cast<int>(i);
+      for (const VarId var : step.out) {
         if (var < 0) continue;
         Variable& own = variable(var);
-        const bool is_array = j < made_by_eval && !(step.epilogue.has_value() && j == 0);
-        own.place = is_array ? Place::kArray : Place::kArena;
+        own.place = Place::kArena;
         own.bytes = program_.aval(var).num_bytes();
         own.first = own.last = static_cast<int>(i);
       }
@@ -294,7 +318,6 @@ class Planner {
   void LayOut() {
     ArenaLayout layout;
     std::vector<std::vector<VarId>> ends(plan_.steps.size());  // by the step that reads them last
-    int64_t arrays = 0;
     for (size_t i = 0; i < plan_.steps.size(); ++i) {
       PlannedStep& step = plan_.steps[i];
       const int now = static_cast<int>(i);
@@ -302,7 +325,6 @@ class Planner {
         if (var < 0) continue;
         Variable& own = variable(var);
         if (own.last < static_cast<int>(plan_.steps.size())) ends[own.last].push_back(var);
-        if (own.place == Place::kArray) arrays += own.bytes;
         if (own.place != Place::kArena) continue;
         for (const auto& [operand, result] : step.may_share) {
           if (step.out[result] != var) continue;
@@ -317,7 +339,7 @@ class Planner {
         }
         if (!own.in_place) own.offset = layout.Take(own.bytes);
       }
-      plan_.array_bytes = std::max(plan_.array_bytes, arrays);
+      plan_.array_bytes = std::max(plan_.array_bytes, step.kernel.array_bytes);
       if (step.scratch_bytes > 0) {
         step.scratch_offset = layout.Take(step.scratch_bytes);
         layout.Give(step.scratch_offset, step.scratch_bytes);
@@ -325,10 +347,6 @@ class Planner {
       for (const VarId var : ends[i]) {
         const Variable& own = variable(var);
         if (own.place == Place::kArena && !taken_over_[var]) layout.Give(own.offset, own.bytes);
-        if (own.place == Place::kArray) {
-          arrays -= own.bytes;
-          step.ends.push_back(var);
-        }
       }
     }
     plan_.arena_bytes = layout.num_bytes();
@@ -338,6 +356,7 @@ class Planner {
   const bool fuse_, epilogues_;
   Plan plan_;
   std::vector<bool> live_;
+  std::vector<std::optional<OpKernel>> composite_kernels_;  // by equation
   std::vector<VarId> roots_;
   // By root: the number of its uses as an operand or output of the program, the step that computes it, and whether a
   // step so far reads it.
@@ -349,7 +368,9 @@ class Planner {
 
 }  // namespace
 
-Plan MakePlan(const Program& program, bool fuse, bool epilogues) { return Planner(program, fuse, epilogues).Make(); }
+absl::StatusOr<Plan> MakePlan(const Program& program, bool fuse, bool epilogues) {
+  return Planner(program, fuse, epilogues).Make();
+}
 
 bool Plan::MayUpdate(size_t argument, size_t output) const {
   if (argument >= program.inputs.size() || output >= program.outputs.size()) return false;
@@ -357,7 +378,7 @@ bool Plan::MayUpdate(size_t argument, size_t output) const {
   const VarId from = program.inputs[argument].var, to = variables[program.outputs[output].var].root;
   const int written = variables[to].first, read = variables[from].last;
   if (program.aval(from).num_bytes() != program.aval(to).num_bytes()) return false;
-  if (read > written || variables[from].read_by_eval) return false;
+  if (read > written) return false;
   if (read < written) return true;
   const PlannedStep& step = steps[written];
   return std::any_of(step.may_share.begin(), step.may_share.end(),
@@ -376,14 +397,14 @@ std::string Plan::ToString() const {
         return absl::StrCat("arena ", own.offset, " .. ", own.offset + own.bytes, own.in_place ? " in place" : "",
                             ", steps ", own.first, " .. ", own.last);
       case Place::kOutput: return absl::StrCat("output ", program.outputs[own.index].slot.ToString());
-      case Place::kArray: return absl::StrCat("array, steps ", own.first, " .. ", own.last);
     }
     return "";
   };
   std::string text;
   for (size_t i = 0; i < steps.size(); ++i) {
     const PlannedStep& step = steps[i];
-    absl::StrAppend(&text, "step ", i, step.eqns.size() > 1 ? " fused" : "", step.kernel.has_value() ? "" : " by Eval");
+    absl::StrAppend(&text, "step ", i, step.eqns.size() > 1 ? " fused" : "",
+                    step.kernel.array_bytes > 0 ? " by Eval" : "");
     if (step.scratch_bytes > 0) absl::StrAppend(&text, ", scratch ", step.scratch_bytes, " bytes");
     text += "\n";
     for (const int index : step.eqns) {

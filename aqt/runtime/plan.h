@@ -12,9 +12,10 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/status/statusor.h"
+#include "aqt/graph/op_kernel.h"
 #include "aqt/graph/program.h"
 #include "aqt/runtime/fusion/fused_program.h"
-#include "aqt/runtime/fusion/op_kernels.h"
 
 namespace aqt::internal {
 
@@ -25,7 +26,6 @@ enum class Place : uint8_t {
   kConstant,  // in a constant of the program
   kArena,     // in the call's arena
   kOutput,    // in the memory of an output
-  kArray,     // in an array that an operation returned
 };
 
 struct Variable {
@@ -34,10 +34,8 @@ struct Variable {
   Place place = Place::kNone;
   int64_t index = 0;              // of the argument or output
   int64_t offset = 0, bytes = 0;  // in the arena
-  int first = -1, last = -1;      // the step that writes it, and the last that reads it; -1: before the first
-  bool in_place = false;          // reuses the memory of an operand
-  // Read by an operation that runs as in Eval: its result may be an alias of this operand.
-  bool read_by_eval = false;
+  int first = -1, last = -1;      // the steps that write it, and that read it last; -1: before the first
+  bool in_place = false;          // takes over the memory of an operand
 };
 
 // The epilogue of a product, run block by block.
@@ -51,15 +49,13 @@ struct StepEpilogue {
 
 // One or more equations that run together.
 struct PlannedStep {
-  std::optional<OpKernel> kernel;         // null: the first equation runs by its operation's Eval
-  std::optional<StepEpilogue> epilogue;   // if not null, computes all equations but the first one
+  OpKernel kernel;                        // of all equations; with an epilogue, of the first one
+  std::optional<StepEpilogue> epilogue;   // of the others
   std::vector<int> eqns;                  // positions in program.eqns
-  absl::InlinedVector<VarId, 3> in, out;  // roots; `out` has -1 for unused outputs
-  absl::InlinedVector<bool, 2> needed;    // for an equation without kernel: one per output
+  absl::InlinedVector<VarId, 3> in, out;  // roots; `out` has -1 for outputs that nobody needs
   // Pairs (position in `in`, position in `out`) that may share memory if they have the same size.
   std::vector<std::pair<int, int>> may_share;
   int64_t scratch_bytes = 0, scratch_offset = 0;
-  std::vector<VarId> ends;  // arrays read last here
 };
 
 struct Plan {
@@ -68,7 +64,7 @@ struct Plan {
   std::vector<PlannedStep> steps;
   std::vector<int> primary;  // for each output of the program, the output in whose memory it is; -1 if in none
   int64_t arena_bytes = 0;
-  int64_t array_bytes = 0;  // bytes of arrays that operations return, at the worst step
+  int64_t array_bytes = 0;  // OpKernel::array_bytes, at the worst step
   int64_t output_bytes = 0;
 
   // Whether an output of the program may be in the memory of an argument: the argument is not read after the output is
@@ -78,8 +74,9 @@ struct Plan {
   std::string ToString() const;
 };
 
-// `fuse`: several equations may run as one step. `epilogues`: so may a product and the equations after it.
-Plan MakePlan(const Program& program, bool fuse, bool epilogues);
+// `fuse`: several equations may run as one step. `epilogues`: also a product and what follows it. Errors: those of
+// Composite::MakeKernel, with a description of the equation.
+absl::StatusOr<Plan> MakePlan(const Program& program, bool fuse, bool epilogues);
 
 }  // namespace aqt::internal
 

@@ -15,8 +15,8 @@
 #include "absl/strings/str_join.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/depends_on.h"
-#include "aqt/graph/eval_op.h"
 #include "aqt/graph/interpret/rewrite.h"
+#include "aqt/graph/interpret/split.h"
 #include "aqt/ops/contraction/packed_contraction.h"
 #include "aqt/ops/fp8/fp8_packed_dot.h"
 #include "aqt/runtime/executable.h"
@@ -42,57 +42,21 @@ absl::StatusOr<Program> WithPackedOperands(const Program& program, const SlotVal
                  });
 }
 
-// Whether the equation repeats elements: its operand takes less memory than its result, and is read faster.
-bool Repeats(const Program& program, const Equation& eqn) {
-  return std::holds_alternative<BroadcastOp>(eqn.op) &&
-         program.aval(eqn.out[0]).num_bytes() > program.aval(eqn.in[0]).num_bytes();
-}
-
-// Evaluates the fixed equations. Results that other equations need become constants; broadcasts that they read stay
-// equations.
+// What the values determine becomes constants. Inputs that the rest does not read are left out.
 absl::StatusOr<Program> Precomputed(const Program& program, const SlotValues& values) {
-  const std::vector<bool> fixed = FixedVars(program, values);
-  std::vector<std::optional<Array>> known(program.vars.size());
-  for (const auto& [var, array] : program.consts) known[var] = array;
-  Program rest = program;
-  rest.consts.clear();
-  rest.eqns.clear();
-  for (const Program::Port& port : program.inputs) {
-    if (fixed[port.var]) known[port.var] = values.at(port.slot);
-  }
-  // The variables read by equations that stay, and by those that are evaluated.
-  std::vector<bool> used(program.vars.size(), false), read(program.vars.size(), false);
-  for (const Program::Port& port : program.outputs) used[port.var] = true;
-  std::vector<bool> stays(program.eqns.size()), is_evaluated(program.eqns.size());
-  for (size_t i = program.eqns.size(); i-- > 0;) {
-    const Equation& eqn = program.eqns[i];
-    const bool is_fixed = std::all_of(eqn.out.begin(), eqn.out.end(), [&](VarId var) { return fixed[var]; });
-    const bool repeats = Repeats(program, eqn);
-    stays[i] = !is_fixed || (repeats && used[eqn.out[0]]);
-    is_evaluated[i] = is_fixed && (!repeats || read[eqn.out[0]]);
-    for (const VarId var : eqn.in) {
-      used[var] = used[var] || stays[i];
-      read[var] = read[var] || is_evaluated[i];
-    }
-  }
-  for (size_t i = 0; i < program.eqns.size(); ++i) {
-    const Equation& eqn = program.eqns[i];
-    if (stays[i]) rest.eqns.push_back(eqn);
-    if (!is_evaluated[i]) continue;
-    std::vector<Array> in;
-    for (const VarId var : eqn.in) in.push_back(*known[var]);
-    absl::StatusOr<std::vector<Array>> out = EvalOp(eqn.op, in);
-    if (!out.ok()) return DescribeError(out.status(), program, eqn);
-    for (size_t j = 0; j < out->size(); ++j) known[eqn.out[j]] = std::move((*out)[j]);
-  }
+  AQT_ASSIGN_OR_RETURN(Split split, SplitProgram(program, values));
+  Program rest = std::move(split.rest);
+  for (Split::Evaluated& evaluated : split.evaluated) rest.consts.emplace(evaluated.var, std::move(evaluated.value));
+  std::vector<bool> is_read(rest.vars.size());
+  for (const Program::Port& port : rest.outputs) is_read[port.var] = true;
   for (const Equation& eqn : rest.eqns) {
-    for (const VarId var : eqn.out) known[var].reset();
+    for (const VarId var : eqn.in) is_read[var] = true;
   }
-  for (size_t var = 0; var < known.size(); ++var) {
-    if (used[var] && known[var].has_value()) rest.consts.emplace(static_cast<VarId>(var), *known[var]);
-  }
-  const auto goes = [&](const Program::Port& port) { return fixed[port.var] || !used[port.var]; };
-  rest.inputs.erase(std::remove_if(rest.inputs.begin(), rest.inputs.end(), goes), rest.inputs.end());
+  std::erase_if(rest.inputs, [&](const Program::Port& port) {
+    const auto it = values.find(port.slot);
+    if (it != values.end()) rest.consts.emplace(port.var, it->second);
+    return it != values.end() || !is_read[port.var];
+  });
   AQT_RETURN_IF_ERROR(Check(rest));
   return rest;
 }

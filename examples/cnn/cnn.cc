@@ -81,11 +81,8 @@ absl::StatusOr<nn::Trainer> Train(const digits::Dataset& data, const digits::Tra
 // The accuracy of the served model on `test`. Checks that it has the bits of the training's forward pass.
 absl::StatusOr<double> Accuracy(const nn::Trainer& trainer, const aqt::InjectConfig& config,
                                 const digits::Dataset& test) {
-  AQT_ASSIGN_OR_RETURN(const Program one, ServedModel(1));
-  AQT_ASSIGN_OR_RETURN(const SlotValues frozen, aqt::Freeze(one, config, trainer.state()));
   AQT_ASSIGN_OR_RETURN(const Program model, ServedModel(test.rows()));
-  AQT_ASSIGN_OR_RETURN(const Program serve, aqt::ServeProgram(model, config, frozen));
-  AQT_ASSIGN_OR_RETURN(const aqt::PreparedProgram prepared, aqt::PreparedProgram::Make({serve}, frozen));
+  AQT_ASSIGN_OR_RETURN(const aqt::PreparedProgram prepared, nn::Serve({model}, config, trainer.state()));
   const aqt::Array pixels = digits::Pixels(test);
   AQT_ASSIGN_OR_RETURN(const SlotValues out, prepared.Eval({{digits::kPixelsSlot, pixels}}));
   const aqt::Array& logits = out.at(digits::kLogitsSlot);

@@ -121,8 +121,7 @@ absl::StatusOr<aqt::PreparedProgram> Quantize(const EncoderOptions& options, con
   AQT_ASSIGN_OR_RETURN(const SlotValues frozen, aqt::Freeze(model, config, known));
   bytes = 0;
   for (const auto& [slot, array] : frozen) bytes += array.num_bytes();
-  AQT_ASSIGN_OR_RETURN(const Program serve, aqt::ServeProgram(model, config, frozen));
-  return aqt::PreparedProgram::Make({serve}, frozen, {.keep_values = false});
+  return aqt::nn::Serve({model}, config, frozen, {.keep_values = false});
 }
 
 // Whether the limits hold; reports it if not.

@@ -65,8 +65,7 @@ absl::Status Run() {
     if (array.shape().num_elements() == 1) std::cout << absl::StrFormat(" = %.5f", array.View<float>()[0]);
     std::cout << "\n";
   }
-  AQT_ASSIGN_OR_RETURN(const Program serve, aqt::ServeProgram(model, config, frozen));
-  AQT_ASSIGN_OR_RETURN(const aqt::PreparedProgram prepared, aqt::PreparedProgram::Make({serve}, frozen));
+  AQT_ASSIGN_OR_RETURN(const aqt::PreparedProgram prepared, aqt::nn::Serve({model}, config, frozen));
   AQT_ASSIGN_OR_RETURN(const SlotValues out, prepared.Eval({{digits::kPixelsSlot, pixels}}));
   std::cout << absl::StrFormat("static    accuracy %.4f\n", digits::Accuracy(out.at(digits::kLogitsSlot), test.labels));
   return absl::OkStatus();

@@ -17,6 +17,7 @@
 #include "aqt/graph/interpret/eval.h"
 #include "aqt/graph/trace.h"
 #include "aqt/nn/layers/parameter.h"
+#include "aqt/nn/serve/serve.h"
 #include "aqt/nn/train/optimizer.h"
 #include "aqt/nn/train/schedule.h"
 #include "aqt/ops/functions.h"
@@ -202,13 +203,12 @@ absl::StatusOr<Array> TrainedLogits(const ExperimentOptions& options, const aqt:
 
 absl::StatusOr<Served> Served::Make(const ExperimentOptions& options, const aqt::InjectConfig& config,
                                     const SlotValues& frozen) {
-  std::vector<aqt::Program> programs;
+  std::vector<aqt::Program> models;
   for (const int64_t rows : {int64_t{1}, options.batch}) {
-    AQT_ASSIGN_OR_RETURN(const aqt::Program model, LogitsProgram(options, rows));
-    AQT_ASSIGN_OR_RETURN(aqt::Program serve, aqt::ServeProgram(model, config, frozen));
-    programs.push_back(std::move(serve));
+    AQT_ASSIGN_OR_RETURN(aqt::Program model, LogitsProgram(options, rows));
+    models.push_back(std::move(model));
   }
-  AQT_ASSIGN_OR_RETURN(aqt::PreparedProgram program, aqt::PreparedProgram::Make(programs, frozen));
+  AQT_ASSIGN_OR_RETURN(aqt::PreparedProgram program, aqt::nn::Serve(models, config, frozen));
   return Served(options, std::move(program));
 }
 

@@ -98,7 +98,7 @@ absl::StatusOr<Array> TrainAndServe(const std::vector<SlotValues>& batches, cons
 
   AQT_ASSIGN_OR_RETURN(SlotValues out, EvalSlots(program, inputs));
 
-  AQT_ASSIGN_OR_RETURN(PreparedProgram prepared, PreparedProgram::Make({program}, file.state));
+  AQT_ASSIGN_OR_RETURN(PreparedProgram prepared, nn::Serve({one_row}, config, file.state));
   AQT_ASSIGN_OR_RETURN(SlotValues logits, prepared.Eval({{x.slot, pixels}}));
   EXPECT_TRUE(BitEqual(logits.begin()->second, out.begin()->second));
   return out.begin()->second;

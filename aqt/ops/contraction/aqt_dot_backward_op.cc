@@ -16,6 +16,8 @@
 #include "aqt/core/dtype.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/basic_ops.h"
+#include "aqt/graph/op_kernel.h"
+#include "aqt/ops/contraction/aqt_dot_kernels.h"
 #include "aqt/ops/contraction/aqt_expand.h"
 #include "aqt/ops/contraction/opaque_ops.h"
 #include "aqt/ops/quant_math.h"
@@ -73,28 +75,11 @@ class BackwardOp : public DotOp, public HasFields<DotBackwardFields> {
   }
 
   absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> in, absl::Span<const bool> needed) const override {
-    const Residuals residuals = Residuals::FromArrays(in.subspan(1, dot_->plan().residuals().size()));
-    std::optional<ArrayBuilder> out[2];
-    std::optional<MutableArrayRef> refs[2];
-    for (const Side side : kSides) {
-      const int i = static_cast<int>(side);
-      if (!needed[i]) continue;
-      out[i] = ArrayBuilder::ForOverwrite(dot_->aval(side));
-      refs[i] = out[i]->ref();
-    }
-    const absl::Span<const StateSlot> slots = dot_->plan().backward_state();
-    const std::vector<ArrayRef> old(in.begin() + state_at(), in.begin() + state_at() + slots.size());
-    UpdatedState updated(slots);
-    for (const size_t position : updated_) updated.Add(slots[position], position);
-    AQT_RETURN_IF_ERROR(dot_->Backward(in[0], residuals, has_groups() ? &in[groups_at()] : nullptr,
-                                       ContextOf(*dot_, has_key_ ? &in.back() : nullptr), refs[0], refs[1],
-                                       {old, updated.refs}));
-    std::vector<Array> results;
-    for (std::optional<ArrayBuilder>& builder : out) {
-      results.push_back(builder.has_value() ? std::move(*builder).Build() : Array());
-    }
-    for (ArrayBuilder& builder : updated.builders) results.push_back(std::move(builder).Build());
-    return results;
+    return EvalByKernel(in, needed);
+  }
+  absl::StatusOr<OpKernel> MakeKernel(absl::Span<const KernelInput> in, absl::Span<const bool> needed) const override {
+    AQT_ASSIGN_OR_RETURN(const std::vector<Aval> outputs, Infer(AvalsOf(in)));
+    return MakeBackwardKernel(dot_, has_key_, updated_, in, outputs, needed);
   }
 
   bool has_expansion() const override { return !HasMidAlphas(dot_->config.dlhs) && !HasMidAlphas(dot_->config.drhs); }

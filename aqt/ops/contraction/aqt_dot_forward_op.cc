@@ -14,21 +14,20 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
-#include "aqt/core/block_epilogue.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/basic_ops.h"
 #include "aqt/graph/bind_one.h"
+#include "aqt/graph/op_kernel.h"
 #include "aqt/graph/source_line.h"
 #include "aqt/graph/trace.h"
+#include "aqt/ops/contraction/aqt_dot_kernels.h"
 #include "aqt/ops/contraction/aqt_expand.h"
 #include "aqt/ops/contraction/opaque_ops.h"
 #include "aqt/ops/contraction/packed_contraction.h"
-#include "aqt/quant/contraction/dot_operand.h"
 #include "aqt/quant/contraction/engine/pass.h"
 #include "aqt/quant/contraction/engine/product_plan.h"
 #include "aqt/quant/contraction/residuals.h"
 #include "aqt/quant/numerics/arith.h"
-#include "aqt/quant/tensor/qtensor.h"
 
 namespace aqt::internal {
 namespace {
@@ -125,64 +124,12 @@ class ForwardOp : public DotOp, public HasFields<DotForwardFields> {
     return out;
   }
 
-  absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> in, absl::Span<const bool>) const override {
-    ArrayBuilder out = ArrayBuilder::ForOverwrite(dot_->plan().out_aval());
-    AQT_ASSIGN_OR_RETURN(std::vector<Array> results, Run(in, out.ref(), /*epilogue=*/nullptr));
-    results[0] = std::move(out).Build();
-    return results;
+  absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> in, absl::Span<const bool> needed) const override {
+    return EvalByKernel(in, needed);
   }
-  bool has_eval_into() const override { return true; }
-  absl::StatusOr<std::vector<Array>> EvalInto(absl::Span<const Array> in, absl::Span<const bool>, void* memory,
-                                              BlockEpilogue* epilogue) const override {
-    const Aval& aval = dot_->plan().out_aval();
-    AQT_ASSIGN_OR_RETURN(std::vector<Array> results,
-                         Run(in, MutableArrayRef(aval.dtype, aval.shape, memory), epilogue));
-    results[0] = Array::Unowned(aval, memory);
-    return results;
-  }
-
-  // Writes the first output, and returns the others after an empty array.
-  absl::StatusOr<std::vector<Array>> Run(absl::Span<const Array> in, const MutableArrayRef& out,
-                                         BlockEpilogue* epilogue) const {
-    std::vector<PreparedOperand> prepared;
-    prepared.reserve(2);
-    std::vector<DotOperand> operands;
-    for (const Side side : kSides) {
-      const Array& value = in[order_.at(side)];
-      const bool has_scale = order_.has_scale[static_cast<int>(side)];
-      if (order_.packed[static_cast<int>(side)]) {
-        const absl::Span<const Array> scale = in.subspan(order_.at(side) + 1, has_scale ? 1 : 0);
-        AQT_ASSIGN_OR_RETURN(PreparedOperand operand, dot_->engine().FromPanels(side, value, scale));
-        prepared.push_back(std::move(operand));
-        operands.emplace_back(prepared.back());
-        continue;
-      }
-      if (!has_scale) {
-        operands.emplace_back(value);
-        continue;
-      }
-      QTensor qtensor{.scale = {in[order_.at(side) + 1]}, .dequant_dtype = dot_->aval(side).dtype};
-      const bool quantized = order_.quantized[static_cast<int>(side)];
-      if (quantized) qtensor.qvalue = value;
-      AQT_ASSIGN_OR_RETURN(PreparedOperand operand, dot_->plan().Prepare(side, std::move(qtensor), CurrentRuntime()));
-      prepared.push_back(std::move(operand));
-      operands.push_back(quantized ? DotOperand(prepared.back()) : DotOperand(value, prepared.back()));
-    }
-    const absl::Span<const StateSlot> slots = dot_->plan().forward_state();
-    std::vector<ArrayRef> old(slots.size());
-    for (size_t i = 0; i < order_.forward_state.size(); ++i) {
-      old[order_.forward_state[i]] = in[order_.forward_at() + i];
-    }
-    UpdatedState updated(slots);
-    for (const size_t position : updated_) updated.Add(slots[position], position);
-    Residuals residuals(Residuals::Operands::kBorrow);
-    AQT_RETURN_IF_ERROR(dot_->Forward(operands[0], operands[1], order_.has_groups ? &in[order_.groups_at()] : nullptr,
-                                      ContextOf(*dot_, order_.has_key ? &in.back() : nullptr), out,
-                                      with_residuals_ ? &residuals : nullptr, {old, updated.refs}, epilogue));
-    std::vector<Array> results(1);
-    for (ArrayBuilder& builder : updated.builders) results.push_back(std::move(builder).Build());
-    if (with_residuals_) AppendResiduals(in, std::move(residuals), results);
-    return results;
+  absl::StatusOr<OpKernel> MakeKernel(absl::Span<const KernelInput> in, absl::Span<const bool> needed) const override {
+    AQT_ASSIGN_OR_RETURN(const std::vector<Aval> outputs, Infer(AvalsOf(in)));
+    return MakeForwardKernel(dot_, order_, with_residuals_, updated_, in, outputs, needed);
   }
 
   // Checks that the scale of a side, and its qvalue if it has one, fit the values that the plan quantizes.
@@ -302,9 +249,6 @@ class ForwardOp : public DotOp, public HasFields<DotForwardFields> {
     return NotClipped(quantizer.numerics, ScaleValue(quantizer, TileOperand(*dot_, side, x), scale));
   }
 
-  // Float operands that are kept are the operands themselves, not copies.
-  void AppendResiduals(absl::Span<const Array> in, Residuals residuals, std::vector<Array>& results) const;
-
   const std::shared_ptr<const Impl> dot_;
   const OperandOrder order_;
   const bool with_residuals_;
@@ -312,14 +256,6 @@ class ForwardOp : public DotOp, public HasFields<DotForwardFields> {
   const std::optional<std::string> name_;
   std::vector<size_t> updated_;  // positions in the plan's forward_state()
 };
-
-void ForwardOp::AppendResiduals(absl::Span<const Array> in, Residuals residuals, std::vector<Array>& results) const {
-  const absl::Span<const ResidualSlot> slots = dot_->plan().residuals();
-  std::vector<Array> arrays = std::move(residuals).Release();
-  for (size_t i = 0; i < slots.size(); ++i) {
-    results.push_back(slots[i].kind == ResidualKind::kValue ? in[order_.at(slots[i].side)] : std::move(arrays[i]));
-  }
-}
 
 Composite::Forward ForwardOp::GradForward(absl::Span<const Value> in) const {
   const SourceLine here = std::source_location::current();

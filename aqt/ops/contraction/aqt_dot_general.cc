@@ -49,6 +49,8 @@ absl::StatusOr<Plan> MakePlan(const DotGeneral& config, const Aval& lhs, const A
   return RaggedDotPlan::Make(config, lhs, rhs, options);
 }
 
+bool HasState(const DotGeneralRaw& raw) { return aqt::HasState(raw.lhs.quantizer) || aqt::HasState(raw.rhs.quantizer); }
+
 bool HasBias(const Quantizer& quantizer) {
   const Constant* constant =
       quantizer.calibration.has_value() ? std::get_if<Constant>(&*quantizer.calibration) : nullptr;
@@ -59,8 +61,9 @@ bool HasBias(const Quantizer& quantizer) {
 
 absl::StatusOr<std::shared_ptr<const AqtDot::Impl>> AqtDot::Impl::Make(const DotGeneral& config, const Aval& lhs,
                                                                        const Aval& rhs, const PlannedDims& dims,
-                                                                       const Semantics& semantics, const Modes& modes) {
-  const PlanOptions options{.semantics = semantics};
+                                                                       const Semantics& semantics, const Modes& modes,
+                                                                       PlanPasses passes) {
+  const PlanOptions options{.passes = passes, .semantics = semantics};
   AQT_ASSIGN_OR_RETURN(Plan plan, MakePlan(config, lhs, rhs, dims, options));
   Impl impl{std::move(plan), dims, config, modes, absl::StrCat("aqt_", KindOf(dims)), DescribeDims(dims)};
   std::string& attributes = impl.attributes;
@@ -68,7 +71,7 @@ absl::StatusOr<std::shared_ptr<const AqtDot::Impl>> AqtDot::Impl::Make(const Dot
   if (semantics.prng_layout == PrngLayout::kOriginal) attributes += ", original_layout";
   if (semantics.WeightOnlySums() == WeightOnly::kFloat) attributes += ", float_sums";
   attributes += internal::ArithmeticText(semantics);
-  const bool has_state = !impl.plan().forward_state().empty() || !impl.plan().backward_state().empty();
+  const bool has_state = HasState(config.fwd) || HasState(config.dlhs) || HasState(config.drhs);
   for (const Side side : internal::kSides) {
     if (!has_state || impl.mode(side) == QuantMode::kTrain) continue;
     absl::StrAppend(&attributes, ", ", side == Side::kLhs ? "lhs" : "rhs", " in ", ToString(impl.mode(side)));
@@ -85,8 +88,8 @@ absl::StatusOr<std::shared_ptr<const AqtDot::Impl>> AqtDot::Impl::MakeFloat(cons
 }
 
 absl::StatusOr<AqtDot> AqtDot::Make(const DotGeneral& config, const Aval& lhs, const Aval& rhs, const PlannedDims& dims,
-                                    const Semantics& semantics, const Modes& modes) {
-  AQT_ASSIGN_OR_RETURN(std::shared_ptr<const Impl> impl, Impl::Make(config, lhs, rhs, dims, semantics, modes));
+                                    const Semantics& semantics, const Modes& modes, PlanPasses passes) {
+  AQT_ASSIGN_OR_RETURN(std::shared_ptr<const Impl> impl, Impl::Make(config, lhs, rhs, dims, semantics, modes, passes));
   return AqtDot(std::move(impl));
 }
 

@@ -13,24 +13,10 @@
 
 namespace aqt {
 
-absl::Status AqtDot::Impl::Forward(const DotOperand& lhs, const DotOperand& rhs, const Array* group_sizes,
-                                   const Context& context, const MutableArrayRef& out, Residuals* residuals,
-                                   const StateArrays& state, BlockEpilogue* epilogue) const {
-  Runtime runtime = internal::CurrentRuntime();
-  runtime.block_epilogue = epilogue;
-  if (const RaggedDotPlan* plan = ragged()) {
-    return plan->Forward(lhs, rhs, internal::GroupSizesOf(*group_sizes), context, out, residuals, runtime, state);
-  }
-  if (const auto* plan = std::get_if<ConvGeneralPlan>(&door)) {
-    return plan->Forward(lhs, rhs, context, out, residuals, runtime, state);
-  }
-  return std::get<DotGeneralPlan>(door).Forward(lhs, rhs, context, out, residuals, runtime, state);
-}
-
 absl::Status AqtDot::Impl::Backward(const ArrayRef& g, const Residuals& residuals, const Array* group_sizes,
                                     const Context& context, const std::optional<MutableArrayRef>& dlhs,
-                                    const std::optional<MutableArrayRef>& drhs, const StateArrays& state) const {
-  const Runtime runtime = internal::CurrentRuntime();
+                                    const std::optional<MutableArrayRef>& drhs, const Runtime& runtime,
+                                    const StateArrays& state) const {
   if (const RaggedDotPlan* plan = ragged()) {
     return plan->Backward(g, residuals, internal::GroupSizesOf(*group_sizes), context, dlhs, drhs, runtime, state);
   }

@@ -15,7 +15,6 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
-#include "aqt/core/block_epilogue.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/graph/composite.h"
 #include "aqt/graph/composite_base.h"
@@ -63,7 +62,8 @@ struct AqtDot::Impl {
   // AqtDot::Make and MakeFloat.
   static absl::StatusOr<std::shared_ptr<const Impl>> Make(const DotGeneral& config, const Aval& lhs, const Aval& rhs,
                                                           const PlannedDims& dims, const Semantics& semantics,
-                                                          const AqtDot::Modes& modes);
+                                                          const AqtDot::Modes& modes,
+                                                          PlanPasses passes = PlanPasses::kForwardAndBackward);
   static absl::StatusOr<std::shared_ptr<const Impl>> MakeFloat(const Aval& lhs, const Aval& rhs,
                                                                const PlannedDims& dims);
 
@@ -87,13 +87,10 @@ struct AqtDot::Impl {
   // The axes of one side, in its tiled shape, that share a scale. The side is quantized.
   const Axes& shared_axes(Side side) const { return engine().forward().side(side).spec->shared_axes; }
 
-  // Forward and Backward of the plan. `group_sizes` is null unless the contraction is ragged.
-  absl::Status Forward(const DotOperand& lhs, const DotOperand& rhs, const Array* group_sizes, const Context& context,
-                       const MutableArrayRef& out, Residuals* residuals, const StateArrays& state,
-                       BlockEpilogue* epilogue) const;
+  // That of the plan; `group_sizes` is null unless the contraction is ragged.
   absl::Status Backward(const ArrayRef& g, const Residuals& residuals, const Array* group_sizes, const Context& context,
                         const std::optional<MutableArrayRef>& dlhs, const std::optional<MutableArrayRef>& drhs,
-                        const StateArrays& state) const;
+                        const Runtime& runtime, const StateArrays& state) const;
 };
 
 namespace internal {
@@ -142,17 +139,6 @@ struct OperandOrder {
 // The statistics of one operand ("fwd.lhs"), picked from the values for `slots`.
 std::vector<Value> StatisticsOf(absl::string_view operand, absl::Span<const StateSlot> slots,
                                 absl::Span<const Value> values);
-
-// Arrays for the statistics of a call that updates some of them.
-struct UpdatedState {
-  explicit UpdatedState(absl::Span<const StateSlot> slots) : refs(slots.size()) { builders.reserve(slots.size()); }
-  void Add(const StateSlot& slot, size_t position) {
-    builders.emplace_back(slot.initial.aval());
-    refs[position] = builders.back().ref();
-  }
-  std::vector<ArrayBuilder> builders;
-  std::vector<MutableArrayRef> refs;  // by slot
-};
 
 // An operation of an AqtDot.
 class DotOp : public CompositeBase {

@@ -27,6 +27,7 @@
 #include "aqt/quant/config/call_options.h"
 #include "aqt/quant/contraction/einsum.h"
 #include "aqt/quant/contraction/einsum_lowering.h"
+#include "aqt/quant/contraction/scratch.h"
 
 namespace aqt {
 
@@ -49,11 +50,19 @@ class EinsumOp : public CompositeOf<EinsumFields> {
     }
     return std::vector<Aval>{plan_.out_aval()};
   }
-  absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> in, absl::Span<const bool>) const override {
-    ArrayBuilder out = ArrayBuilder::ForOverwrite(plan_.out_aval());
-    AQT_RETURN_IF_ERROR(
-        plan_.Forward(in[0], in[1], {}, out.ref(), /*residuals=*/nullptr, {.executor = CurrentExecutor()}));
-    return std::vector<Array>{std::move(out).Build()};
+  absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> in, absl::Span<const bool> needed) const override {
+    return EvalByKernel(in, needed);
+  }
+  absl::StatusOr<OpKernel> MakeKernel(absl::Span<const KernelInput>, absl::Span<const bool>) const override {
+    const auto run = [plan = plan_](const KernelCall& call) {
+      const auto operand = [](const Aval& aval, const void* data) { return ArrayRef(aval.dtype, aval.shape, data); };
+      const Aval& out = plan.out_aval();
+      Scratch scratch(call.scratch, plan.scratch_bytes());
+      return plan.Forward(operand(plan.lhs_aval(), call.in[0]), operand(plan.rhs_aval(), call.in[1]), {},
+                          MutableArrayRef(out.dtype, out.shape, call.out[0]), /*residuals=*/nullptr,
+                          {.executor = call.executor, .scratch = &scratch});
+    };
+    return OpKernel{.run = run, .scratch_bytes = plan_.scratch_bytes()};
   }
   std::vector<Value> Expand(absl::Span<const Value> in) const override {
     return {internal::EinsumValue(lowering_, in[0], in[1], [](const Value& lhs, const Value& rhs, const DotDims& dims) {

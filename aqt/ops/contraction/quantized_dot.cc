@@ -47,6 +47,16 @@ bool IsFrozen(const QuantizedDotOptions& options, Side side, QuantMode mode) {
   return ModeOf(options, side) == mode && FreezerOf(options, side) != FreezerMode::kNothing;
 }
 
+// No gradient flows through an operand that is quantized ahead of time.
+PlanPasses PassesOf(const QuantizedDotOptions& options) {
+  for (const Side side : {Side::kLhs, Side::kRhs}) {
+    for (const QuantMode mode : {QuantMode::kConvert, QuantMode::kServe}) {
+      if (IsFrozen(options, side, mode)) return PlanPasses::kForwardOnly;
+    }
+  }
+  return PlanPasses::kForwardAndBackward;
+}
+
 absl::Status CheckModes(const QuantizedDotOptions& options) {
   for (const Side side : {Side::kLhs, Side::kRhs}) {
     if (HasState(QuantizerOf(options, side))) continue;
@@ -162,8 +172,9 @@ Value Planned(absl::Span<const Value> operands, const PlannedDims& dims, const Q
   };
   if (const absl::Status status = CheckModes(options); !status.ok()) return refuse(status);
   if (!TakeName(name)) return refuse(NameIsTaken(name));
-  const absl::StatusOr<AqtDot> dot = AqtDot::Make(options.config, operands[0].aval(), operands[1].aval(), dims,
-                                                  options.semantics, {options.lhs_mode, options.rhs_mode});
+  const absl::StatusOr<AqtDot> dot =
+      AqtDot::Make(options.config, operands[0].aval(), operands[1].aval(), dims, options.semantics,
+                   {options.lhs_mode, options.rhs_mode}, PassesOf(options));
   if (!dot.ok()) return refuse(dot.status());
   const bool trains =
       options.with_gradient && options.lhs_mode == QuantMode::kTrain && options.rhs_mode == QuantMode::kTrain;

@@ -53,18 +53,17 @@ bool IsPowerOfTwo(float scale) {
 }
 
 // Elements [start, start + count) as one row.
-kernels::FloatMatrix RowOf(const Array& x, int64_t start, int64_t count) {
-  const char* const data = static_cast<const char*>(x.data()) + start * SizeOf(x.dtype());
-  return {.data = data, .dtype = x.dtype(), .rows = 1, .cols = count, .row_stride = count, .col_stride = 1};
+kernels::FloatMatrix RowOf(const ArrayRef& x, int64_t start, int64_t count) {
+  const char* const data = static_cast<const char*>(x.data) + start * SizeOf(x.dtype);
+  return {.data = data, .dtype = x.dtype, .rows = 1, .cols = count, .row_stride = count, .col_stride = 1};
 }
 
 // Calls body(part, first element, count) for each part and returns the largest result.
 template <class F>
-float MaxOverParts(int64_t elements, const F& body) {
+float MaxOverParts(int64_t elements, Executor* executor, const F& body) {
   const int64_t parts = kernels::CeilDiv(elements, kPart);
   std::vector<float> largest(static_cast<size_t>(parts), 0.0f);
   InlineExecutor own;
-  Executor* const executor = CurrentExecutor();
   (executor != nullptr && parts > 1 ? *executor : own).ParallelFor(parts, [&](int64_t part) {
     const int64_t start = part * kPart;
     largest[static_cast<size_t>(part)] = body(start, std::min(kPart, elements - start));
@@ -101,40 +100,36 @@ float NextFp8Scale(float amax, float previous, double fp8_max, int margin, const
   return std::ldexp(1.0f, -std::clamp(exponent, -126, 126));
 }
 
-Fp8StateArrays UpdatedFp8State(float amax, const Array& scale, const Array& history, const Fp8ScaleRule& rule) {
-  const absl::Span<const float> old = history.View<float>();
-  std::vector<float> next(old.begin(), old.end());
-  std::rotate(next.begin(), next.begin() + 1, next.end());
-  next[0] = amax;
+void UpdateFp8State(float amax, const Fp8State& state, const Fp8ScaleRule& rule, float* next_scale,
+                    float* next_history) {
+  const absl::Span<const float> old = state.amax_history;
+  std::rotate_copy(old.begin(), old.begin() + 1, old.end(), next_history);
+  next_history[0] = amax;
   float largest = 0;
-  for (const float own : next) largest = MaxOrNan(own, largest);
-  const float next_scale =
-      NextFp8Scale(largest, scale.View<float>()[0], MaxFinite(rule.dtype), rule.margin, rule.compat);
-  return {Array::FromSpan<float>(absl::MakeConstSpan(&next_scale, 1), scale.shape()),
-          Array::FromSpan<float>(next, history.shape())};
+  for (size_t i = 0; i < old.size(); ++i) largest = MaxOrNan(next_history[i], largest);
+  *next_scale = NextFp8Scale(largest, state.scale, MaxFinite(rule.dtype), rule.margin, rule.compat);
 }
 
-float Fp8AmaxOf(const Array& x) {
-  return MaxOverParts(x.num_elements(),
+float Fp8AmaxOf(const ArrayRef& x, Executor* executor) {
+  return MaxOverParts(x.shape.num_elements(), executor,
                       [&](int64_t start, int64_t count) { return kernels::AbsMaxAll(RowOf(x, start, count)); });
 }
 
-absl::StatusOr<Fp8Codes> QuantizeToFp8(const Array& x, const Array& scale, DType dtype,
-                                       std::optional<DType> compute_dtype, bool with_amax) {
-  const DType computes = compute_dtype.value_or(x.dtype());
-  const float divisor = Rounded(scale.View<float>()[0], computes);
-  const bool product_is_known = computes == x.dtype() || computes == DType::kF32;
+absl::StatusOr<float> QuantizeToFp8(const ArrayRef& x, float scale, DType dtype, std::optional<DType> compute_dtype,
+                                    bool with_amax, void* codes, Executor* executor) {
+  const DType computes = compute_dtype.value_or(x.dtype);
+  const float divisor = Rounded(scale, computes);
+  const bool product_is_known = computes == x.dtype || computes == DType::kF32;
   if (!product_is_known || !IsPowerOfTwo(divisor)) {
     const SuspendTrace suspend;
-    Fp8Codes result;
-    AQT_ASSIGN_OR_RETURN(result.codes, QuantizeToFp8(Value(x), Value(scale), dtype, compute_dtype).ToArray());
-    if (with_amax) result.amax = Fp8AmaxOf(x);
-    return result;
+    const Value value(Array::Unowned(x.aval(), x.data)), own_scale(Array::Scalar(scale));
+    AQT_ASSIGN_OR_RETURN(const Array made, QuantizeToFp8(value, own_scale, dtype, compute_dtype).ToArray());
+    AQT_RETURN_IF_ERROR(CopyArray(made, MutableArrayRef(dtype, x.shape, codes)));
+    return with_amax ? Fp8AmaxOf(x, executor) : 0.0f;
   }
   const float inverse = 1.0f / divisor;
-  ArrayBuilder codes = ArrayBuilder::ForOverwrite({dtype, x.shape()});
-  uint8_t* const out = static_cast<uint8_t*>(codes.ref().data);
-  const float amax = MaxOverParts(x.num_elements(), [&](int64_t start, int64_t count) {
+  uint8_t* const out = static_cast<uint8_t*>(codes);
+  return MaxOverParts(x.shape.num_elements(), executor, [&](int64_t start, int64_t count) {
     const kernels::FloatMatrix row = RowOf(x, start, count);
     const float largest = with_amax ? kernels::AbsMaxAll(row) : 0.0f;
     kernels::QuantizeFp8({.x = row,
@@ -145,7 +140,6 @@ absl::StatusOr<Fp8Codes> QuantizeToFp8(const Array& x, const Array& scale, DType
                           .q_row_stride = count});
     return largest;
   });
-  return Fp8Codes{std::move(codes).Build(), amax};
 }
 
 Value QuantizeToFp8(const Value& x, const Value& scale, DType dtype, std::optional<DType> compute_dtype) {
@@ -155,22 +149,44 @@ Value QuantizeToFp8(const Value& x, const Value& scale, DType dtype, std::option
   return ops::Cast(ops::Clamp(-max, divided, max), dtype);
 }
 
-absl::StatusOr<Array> MultiplyFp8(const Array& lhs, const Array& lhs_scale, const Array& rhs, const Array& rhs_scale,
-                                  const DotDims& dims, DType dtype, const void* rhs_panels) {
-  const float left = Rounded(lhs_scale.View<float>()[0], dtype), right = Rounded(rhs_scale.View<float>()[0], dtype);
+namespace {
+
+int64_t ScratchBytesOf(const Contraction& contraction, const Aval& lhs, const Aval& rhs) {
+  SlotSizes sizes;
+  AddContractScaledSlots(contraction, lhs, rhs, /*has_lhs_scale=*/true, sizes);
+  return sizes.Total();
+}
+
+}  // namespace
+
+Fp8Product::Fp8Product(const Aval& lhs, const Aval& rhs, const DotDims& dims, DType dtype)
+    : lhs_(lhs),
+      rhs_(rhs),
+      out_{dtype, DotOutputShape(dims, lhs.shape, rhs.shape)},
+      contraction_(ContractionOf(dims, lhs, rhs)),
+      scratch_bytes_(ScratchBytesOf(contraction_, lhs, rhs)) {}
+
+absl::Status Fp8Product::Run(const Operand& lhs, const Operand& rhs, void* out, void* scratch, Executor* executor,
+                             const void* rhs_panels) const {
+  if (out_.shape.num_elements() == 0) return absl::OkStatus();
+  const MutableArrayRef result(out_.dtype, out_.shape, out);
+  const float left = Rounded(lhs.scale, out_.dtype), right = Rounded(rhs.scale, out_.dtype);
   if (!IsPowerOfTwo(left) || !IsPowerOfTwo(right)) {
     const SuspendTrace suspend;
-    return MultiplyDequantized(Value(lhs), Value(lhs_scale), Value(rhs), Value(rhs_scale), dims, dtype).ToArray();
+    const auto value = [](const Aval& aval, const void* data) { return Value(Array::Unowned(aval, data)); };
+    AQT_ASSIGN_OR_RETURN(
+        const Array product,
+        MultiplyDequantized(value(lhs_, lhs.codes), Value(Array::Scalar(lhs.scale)), value(rhs_, rhs.codes),
+                            Value(Array::Scalar(rhs.scale)), contraction_.dims, out_.dtype)
+            .ToArray());
+    return CopyArray(product, result);
   }
-  ArrayBuilder out = ArrayBuilder::ForOverwrite({dtype, DotOutputShape(dims, lhs.shape(), rhs.shape())});
-  if (out.ref().shape.num_elements() > 0) {
-    const Contraction contraction = ContractionOf(dims, lhs.aval(), rhs.aval());
-    const Runtime runtime{.executor = CurrentExecutor()};
-    Workspace workspace(ScratchOf(runtime));
-    ContractScaled(contraction, lhs, rhs, {.lhs_scale = &left, .rhs_scale = &right, .lhs_stride = 0, .rhs_stride = 0},
-                   out.ref(), workspace, runtime, {.lhs = nullptr, .rhs = rhs_panels});
-  }
-  return std::move(out).Build();
+  Scratch memory(scratch, scratch_bytes_);
+  Workspace workspace(memory);
+  ContractScaled(contraction_, ArrayRef(lhs_.dtype, lhs_.shape, lhs.codes), ArrayRef(rhs_.dtype, rhs_.shape, rhs.codes),
+                 {.lhs_scale = &left, .rhs_scale = &right, .lhs_stride = 0, .rhs_stride = 0}, result, workspace,
+                 {.executor = executor}, {.lhs = nullptr, .rhs = rhs_panels});
+  return absl::OkStatus();
 }
 
 Value MultiplyFp8(const Value& lhs, const Value& lhs_scale, const Value& rhs, const Value& rhs_scale,

@@ -1,9 +1,11 @@
 #include "aqt/ops/fp8/fp8_dot.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -13,23 +15,25 @@
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/bind_one.h"
 #include "aqt/graph/composite_base.h"
+#include "aqt/graph/op_kernel.h"
 #include "aqt/graph/source_line.h"
 #include "aqt/graph/trace.h"
 #include "aqt/ops/fp8/fp8_arrays.h"
 #include "aqt/ops/fp8/fp8_dot_fields.h"
+#include "aqt/ops/output_places.h"
 
 namespace aqt {
 namespace {
 
 using internal::Fp8BackwardFields;
-using internal::Fp8Codes;
 using internal::Fp8ForwardDims;
 using internal::Fp8ForwardFields;
-using internal::Fp8StateArrays;
+using internal::Fp8Product;
 using internal::Fp8StateAvals;
 using internal::MultiplyFp8;
+using internal::OutputPlaces;
 using internal::QuantizeToFp8;
-using internal::UpdatedFp8State;
+using internal::UpdateFp8State;
 
 // dy k^T, and x^T dy.
 const DotDims& InputGradientDims() {
@@ -139,28 +143,86 @@ class BackwardOp : public CompositeOf<Fp8BackwardFields> {
             next.amax_history};
   }
   absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> in, absl::Span<const bool> needed) const override {
-    const DType dtype = in[kDy].dtype();
-    AQT_ASSIGN_OR_RETURN(const Fp8Codes dy,
-                         QuantizeToFp8(in[kDy], in[kScale], DType::kE5M2, fields_.options.compute_dtype,
-                                       /*with_amax=*/needed[2] || needed[3]));
-    std::vector<Array> out(4);
-    if (needed[0]) {
-      AQT_ASSIGN_OR_RETURN(out[0], MultiplyFp8(dy.codes, in[kScale], in[kK], in[kKScale], InputGradientDims(), dtype));
-    }
-    if (needed[1]) {
-      AQT_ASSIGN_OR_RETURN(out[1], MultiplyFp8(in[kX], in[kXScale], dy.codes, in[kScale], KernelGradientDims(), dtype));
-    }
-    Fp8StateArrays next =
-        UpdatedFp8State(dy.amax, in[kScale], in[kHistory], RuleOf(fields_.options, Fp8Tensor::kOutputGrad));
-    out[2] = std::move(next.scale);
-    out[3] = std::move(next.amax_history);
-    return out;
+    return EvalByKernel(in, needed);
   }
+  absl::StatusOr<OpKernel> MakeKernel(absl::Span<const KernelInput> in, absl::Span<const bool> needed) const override;
   bool has_gradient() const override { return true; }
   Forward GradForward(absl::Span<const Value> in) const override;
 };
 
-// Fewer outputs than the operation has stop the backward walk with this error.
+class BackwardKernel {
+ public:
+  using Op = BackwardOp;
+
+  // `outputs` are those of the operation.
+  BackwardKernel(const Fp8BackwardFields& parts, absl::Span<const Aval> in, std::vector<Aval> outputs,
+                 absl::Span<const bool> needed)
+      : options_(parts.options),
+        dy_(in[Op::kDy].dtype, in[Op::kDy].shape, nullptr),
+        history_length_(in[Op::kHistory].shape[0]),
+        needed_(needed.begin(), needed.end()),
+        dx_(CodesOfDy(), in[Op::kK], InputGradientDims(), dy_.dtype),
+        dk_(in[Op::kX], CodesOfDy(), KernelGradientDims(), dy_.dtype),
+        places_(WithCodes(std::move(outputs)), WithCodes(needed), std::max(dx_.scratch_bytes(), dk_.scratch_bytes())) {}
+
+  int64_t scratch_bytes() const { return places_.scratch_bytes(); }
+
+  absl::Status Run(const KernelCall& call) const {
+    const auto number = [&](int operand) { return *static_cast<const float*>(call.in[operand]); };
+    ArrayRef dy = dy_;
+    dy.data = call.in[Op::kDy];
+    void* const codes = places_.memory(kCodes, call);
+    const float scale = number(Op::kScale);
+    AQT_ASSIGN_OR_RETURN(const float amax, QuantizeToFp8(dy, scale, DType::kE5M2, options_.compute_dtype,
+                                                         needed_[2] || needed_[3], codes, call.executor));
+    const Fp8Product::Operand own{codes, scale};
+    if (needed_[0]) {
+      AQT_RETURN_IF_ERROR(
+          dx_.Run(own, {call.in[Op::kK], number(Op::kKScale)}, call.out[0], call.scratch, call.executor));
+    }
+    if (needed_[1]) {
+      AQT_RETURN_IF_ERROR(
+          dk_.Run({call.in[Op::kX], number(Op::kXScale)}, own, call.out[1], call.scratch, call.executor));
+    }
+    if (needed_[2] || needed_[3]) {
+      const absl::Span<const float> history(static_cast<const float*>(call.in[Op::kHistory]), history_length_);
+      UpdateFp8State(amax, {scale, history}, RuleOf(options_, Fp8Tensor::kOutputGrad),
+                     static_cast<float*>(places_.memory(2, call)), static_cast<float*>(places_.memory(3, call)));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  static constexpr size_t kCodes = 4;  // after the outputs
+
+  Aval CodesOfDy() const { return {DType::kE5M2, dy_.shape}; }
+  std::vector<Aval> WithCodes(std::vector<Aval> outputs) const {
+    outputs.push_back(CodesOfDy());
+    return outputs;
+  }
+  static absl::InlinedVector<bool, 8> WithCodes(absl::Span<const bool> needed) {
+    // A gradient that is not needed is not computed, and takes no memory.
+    absl::InlinedVector<bool, 8> all = {true, true, needed[2], needed[3], false};
+    return all;
+  }
+
+  const Fp8DotOptions options_;
+  const ArrayRef dy_;  // without data
+  const int64_t history_length_;
+  const absl::InlinedVector<bool, 4> needed_;
+  const Fp8Product dx_, dk_;
+  const OutputPlaces places_;
+};
+
+absl::StatusOr<OpKernel> BackwardOp::MakeKernel(absl::Span<const KernelInput> in, absl::Span<const bool> needed) const {
+  const std::vector<Aval> avals = AvalsOf(in);
+  AQT_ASSIGN_OR_RETURN(std::vector<Aval> outputs, Infer(avals));
+  const auto kernel = std::make_shared<const BackwardKernel>(fields_, avals, std::move(outputs), needed);
+  return OpKernel{.run = [kernel](const KernelCall& call) { return kernel->Run(call); },
+                  .scratch_bytes = kernel->scratch_bytes()};
+}
+
+// Fewer outputs than the operation has end the walk, with this error.
 Composite::Forward NoSecondDerivative(const Composite& op, absl::Span<const Value> in) {
   const absl::Status status = absl::UnimplementedError(
       "is part of a gradient, and a product in 8-bit floats has no second derivative; differentiate once");
@@ -223,24 +285,10 @@ class ForwardOp : public CompositeOf<Fp8ForwardFields> {
     }
     return out;
   }
-  absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> in, absl::Span<const bool>) const override {
-    AQT_ASSIGN_OR_RETURN(const Fp8Codes x, QuantizeToFp8(in[kX], in[kXScale], DType::kE4M3FN,
-                                                         fields_.options.compute_dtype, fields_.with_gradient));
-    AQT_ASSIGN_OR_RETURN(const Fp8Codes k, QuantizeToFp8(in[kK], in[kKScale], DType::kE4M3FN,
-                                                         fields_.options.compute_dtype, fields_.with_gradient));
-    std::vector<Array> out(1);
-    AQT_ASSIGN_OR_RETURN(out[0],
-                         MultiplyFp8(x.codes, in[kXScale], k.codes, in[kKScale], Fp8ForwardDims(), in[kX].dtype()));
-    if (!fields_.with_gradient) return out;
-    out.insert(out.end(), {x.codes, k.codes});
-    for (const Operand tensor : {kX, kK}) {
-      const size_t at = tensor == kX ? kXScale : kKScale;
-      Fp8StateArrays next =
-          UpdatedFp8State((tensor == kX ? x : k).amax, in[at], in[at + 1], RuleOf(fields_.options, Fp8Tensor::kInput));
-      out.insert(out.end(), {std::move(next.scale), std::move(next.amax_history)});
-    }
-    return out;
+  absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> in, absl::Span<const bool> needed) const override {
+    return EvalByKernel(in, needed);
   }
+  absl::StatusOr<OpKernel> MakeKernel(absl::Span<const KernelInput> in, absl::Span<const bool> needed) const override;
 
   bool has_gradient() const override { return true; }
   Forward GradForward(absl::Span<const Value> in) const override {
@@ -269,6 +317,74 @@ class ForwardOp : public CompositeOf<Fp8ForwardFields> {
     return result;
   }
 };
+
+class ForwardKernel {
+ public:
+  using Op = ForwardOp;
+
+  // `outputs` are those of the operation.
+  ForwardKernel(const Fp8ForwardFields& parts, absl::Span<const Aval> in, std::vector<Aval> outputs,
+                absl::Span<const bool> needed)
+      : options_(parts.options),
+        with_gradient_(parts.with_gradient),
+        x_(in[Op::kX].dtype, in[Op::kX].shape, nullptr),
+        k_(in[Op::kK].dtype, in[Op::kK].shape, nullptr),
+        history_length_{in[Op::kXHistory].shape[0], in[Op::kKHistory].shape[0]},
+        product_({DType::kE4M3FN, x_.shape}, {DType::kE4M3FN, k_.shape}, Fp8ForwardDims(), x_.dtype),
+        places_(WithCodes(std::move(outputs)), WithCodes(needed), product_.scratch_bytes()) {}
+
+  int64_t scratch_bytes() const { return places_.scratch_bytes(); }
+
+  absl::Status Run(const KernelCall& call) const {
+    void* const codes[] = {places_.memory(1, call), places_.memory(2, call)};
+    float scales[2], amax[2];
+    for (const int i : {0, 1}) {
+      ArrayRef tensor = i == 0 ? x_ : k_;
+      tensor.data = call.in[i == 0 ? Op::kX : Op::kK];
+      scales[i] = *static_cast<const float*>(call.in[ScaleAt(i)]);
+      AQT_ASSIGN_OR_RETURN(amax[i], QuantizeToFp8(tensor, scales[i], DType::kE4M3FN, options_.compute_dtype,
+                                                  with_gradient_, codes[i], call.executor));
+    }
+    AQT_RETURN_IF_ERROR(product_.Run({codes[0], scales[0]}, {codes[1], scales[1]}, places_.memory(0, call),
+                                     call.scratch, call.executor));
+    for (const int i : {0, 1}) {
+      if (!with_gradient_) break;
+      const absl::Span<const float> history(static_cast<const float*>(call.in[ScaleAt(i) + 1]), history_length_[i]);
+      UpdateFp8State(amax[i], {scales[i], history}, RuleOf(options_, Fp8Tensor::kInput),
+                     static_cast<float*>(places_.memory(3 + 2 * i, call)),
+                     static_cast<float*>(places_.memory(4 + 2 * i, call)));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  static int ScaleAt(int tensor) { return tensor == 0 ? Op::kXScale : Op::kKScale; }
+  // Without a gradient, codes are no outputs.
+  std::vector<Aval> WithCodes(std::vector<Aval> outputs) const {
+    if (!with_gradient_) outputs.insert(outputs.end(), {{DType::kE4M3FN, x_.shape}, {DType::kE4M3FN, k_.shape}});
+    return outputs;
+  }
+  absl::InlinedVector<bool, 8> WithCodes(absl::Span<const bool> needed) const {
+    absl::InlinedVector<bool, 8> all(needed.begin(), needed.end());
+    if (!with_gradient_) all.insert(all.end(), {false, false});
+    return all;
+  }
+
+  const Fp8DotOptions options_;
+  const bool with_gradient_;
+  const ArrayRef x_, k_;  // without data
+  const int64_t history_length_[2];
+  const Fp8Product product_;
+  const OutputPlaces places_;  // y, codes of x, codes of k, and the new state
+};
+
+absl::StatusOr<OpKernel> ForwardOp::MakeKernel(absl::Span<const KernelInput> in, absl::Span<const bool> needed) const {
+  const std::vector<Aval> avals = AvalsOf(in);
+  AQT_ASSIGN_OR_RETURN(std::vector<Aval> outputs, Infer(avals));
+  const auto kernel = std::make_shared<const ForwardKernel>(fields_, avals, std::move(outputs), needed);
+  return OpKernel{.run = [kernel](const KernelCall& call) { return kernel->Run(call); },
+                  .scratch_bytes = kernel->scratch_bytes()};
+}
 
 }  // namespace
 

@@ -15,16 +15,18 @@
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/composite_base.h"
 #include "aqt/graph/composite_fields.h"
+#include "aqt/graph/context.h"
+#include "aqt/graph/op_kernel.h"
 #include "aqt/graph/trace.h"
 #include "aqt/ops/fp8/fp8_arrays.h"
 #include "aqt/ops/fp8/fp8_dot_fields.h"
 #include "aqt/ops/fp8/fp8_scaling.h"
+#include "aqt/ops/output_places.h"
 #include "aqt/ops/panel_cache.h"
 
 namespace aqt {
 namespace {
 
-using internal::Fp8Codes;
 using internal::PanelCache;
 
 constexpr DType kCodes = DType::kE4M3FN;
@@ -50,8 +52,11 @@ class PackOp : public CompositeBase {
   // All programs of the process share one packed form of an array.
   absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> in, absl::Span<const bool>) const override {
     const auto quantize = [&]() -> absl::StatusOr<Array> {
-      AQT_ASSIGN_OR_RETURN(Fp8Codes own, internal::QuantizeToFp8(in[0], in[1], kCodes, compute_dtype_, false));
-      return std::move(own.codes);
+      ArrayBuilder codes = ArrayBuilder::ForOverwrite({kCodes, kernel_.shape});
+      AQT_RETURN_IF_ERROR(internal::QuantizeToFp8(in[0], in[1].View<float>()[0], kCodes, compute_dtype_,
+                                                  /*with_amax=*/false, codes.data(), CurrentExecutor())
+                              .status());
+      return std::move(codes).Build();
     };
     const DType computes = compute_dtype_.value_or(in[0].dtype());
     const std::string form = absl::StrCat("fp8 codes of ", ToString(in[0].dtype()), " by ", ToString(computes));
@@ -94,12 +99,23 @@ class PackedDotOp : public CompositeBase {
     return {internal::MultiplyFp8(ops::Fp8Quantize(in[kX], in[kXScale], kCodes, compute_dtype_), in[kXScale], in[kK],
                                   in[kKScale], internal::Fp8ForwardDims(), y_.dtype)};
   }
-  absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> in, absl::Span<const bool>) const override {
-    AQT_ASSIGN_OR_RETURN(const Fp8Codes x,
-                         internal::QuantizeToFp8(in[kX], in[kXScale], kCodes, compute_dtype_, /*with_amax=*/false));
-    AQT_ASSIGN_OR_RETURN(Array y, internal::MultiplyFp8(x.codes, in[kXScale], in[kK], in[kKScale],
-                                                        internal::Fp8ForwardDims(), y_.dtype, in[kPanels].data()));
-    return std::vector<Array>{std::move(y)};
+  absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> in, absl::Span<const bool> needed) const override {
+    return EvalByKernel(in, needed);
+  }
+  absl::StatusOr<OpKernel> MakeKernel(absl::Span<const KernelInput> in, absl::Span<const bool> needed) const override {
+    const Aval x = in[kX].aval, codes{kCodes, x.shape};
+    const internal::Fp8Product product(codes, in[kK].aval, internal::Fp8ForwardDims(), y_.dtype);
+    const internal::OutputPlaces places({y_, codes}, {needed[0], false}, product.scratch_bytes());
+    const auto run = [=, compute_dtype = compute_dtype_](const KernelCall& call) -> absl::Status {
+      const auto number = [&](Operand operand) { return *static_cast<const float*>(call.in[operand]); };
+      void* const x_codes = places.memory(1, call);
+      AQT_RETURN_IF_ERROR(internal::QuantizeToFp8(ArrayRef(x.dtype, x.shape, call.in[kX]), number(kXScale), kCodes,
+                                                  compute_dtype, /*with_amax=*/false, x_codes, call.executor)
+                              .status());
+      return product.Run({x_codes, number(kXScale)}, {call.in[kK], number(kKScale)}, places.memory(0, call),
+                         call.scratch, call.executor, call.in[kPanels]);
+    };
+    return OpKernel{.run = run, .scratch_bytes = places.scratch_bytes()};
   }
   bool has_gradient() const override { return true; }
   Forward GradForward(absl::Span<const Value> in) const override {

@@ -19,10 +19,12 @@
 #include "aqt/graph/bind_one.h"
 #include "aqt/graph/composite_base.h"
 #include "aqt/graph/context.h"
+#include "aqt/graph/op_kernel.h"
 #include "aqt/graph/source_line.h"
 #include "aqt/graph/trace.h"
 #include "aqt/ops/fp8/fp8_arrays.h"
 #include "aqt/ops/fp8/fp8_scaling_fields.h"
+#include "aqt/ops/output_places.h"
 
 namespace aqt {
 namespace {
@@ -55,10 +57,19 @@ class QuantizeOp : public CompositeOf<internal::Fp8QuantizeFields> {
         ops::Fp8Dequantize(ops::Fp8Quantize(in[0], in[1], fields_.dtype, fields_.compute_dtype), in[1], in[0].dtype())};
   }
   absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> in, absl::Span<const bool> needed) const override {
-    if (fields_.dequantizes) return CompositeBase::Eval(in, needed);
-    AQT_ASSIGN_OR_RETURN(internal::Fp8Codes codes, internal::QuantizeToFp8(in[0], in[1], fields_.dtype,
-                                                                           fields_.compute_dtype, /*with_amax=*/false));
-    return std::vector<Array>{std::move(codes.codes)};
+    return fields_.dequantizes ? CompositeBase::Eval(in, needed) : EvalByKernel(in, needed);
+  }
+  absl::StatusOr<OpKernel> MakeKernel(absl::Span<const KernelInput> in, absl::Span<const bool> needed) const override {
+    if (fields_.dequantizes) return CompositeBase::MakeKernel(in, needed);
+    const auto run = [x = ArrayRef(in[0].aval.dtype, in[0].aval.shape, nullptr), dtype = fields_.dtype,
+                      compute_dtype = fields_.compute_dtype](const KernelCall& call) {
+      ArrayRef own = x;
+      own.data = call.in[0];
+      return internal::QuantizeToFp8(own, *static_cast<const float*>(call.in[1]), dtype, compute_dtype,
+                                     /*with_amax=*/false, call.out[0], call.executor)
+          .status();
+    };
+    return OpKernel{.run = run};
   }
 
   bool has_gradient() const override { return true; }
@@ -100,9 +111,22 @@ class UpdateOp : public CompositeOf<Fp8ScaleRule> {
         ops::Fp8ComputeScale(ops::ReduceMax(history), scale, MaxFinite(fields_.dtype), fields_.margin, fields_.compat);
     return {ops::Reshape(next, scale.shape()), history};
   }
-  absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> in, absl::Span<const bool>) const override {
-    internal::Fp8StateArrays next = internal::UpdatedFp8State(internal::Fp8AmaxOf(in[0]), in[1], in[2], fields_);
-    return std::vector<Array>{std::move(next.scale), std::move(next.amax_history)};
+  absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> in, absl::Span<const bool> needed) const override {
+    return EvalByKernel(in, needed);
+  }
+  absl::StatusOr<OpKernel> MakeKernel(absl::Span<const KernelInput> in, absl::Span<const bool> needed) const override {
+    const internal::OutputPlaces places({in[1].aval, in[2].aval}, needed, /*scratch_bytes=*/0);
+    const auto run = [places, x = ArrayRef(in[0].aval.dtype, in[0].aval.shape, nullptr), rule = fields_,
+                      length = in[2].aval.shape[0]](const KernelCall& call) {
+      ArrayRef own = x;
+      own.data = call.in[0];
+      const absl::Span<const float> history(static_cast<const float*>(call.in[2]), length);
+      internal::UpdateFp8State(
+          internal::Fp8AmaxOf(own, call.executor), {*static_cast<const float*>(call.in[1]), history}, rule,
+          static_cast<float*>(places.memory(0, call)), static_cast<float*>(places.memory(1, call)));
+      return absl::OkStatus();
+    };
+    return OpKernel{.run = run, .scratch_bytes = places.scratch_bytes()};
   }
 
   bool has_gradient() const override { return true; }

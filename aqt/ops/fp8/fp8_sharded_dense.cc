@@ -21,6 +21,7 @@
 #include "aqt/graph/basic_ops.h"
 #include "aqt/graph/composite_base.h"
 #include "aqt/graph/context.h"
+#include "aqt/graph/op_kernel.h"
 #include "aqt/graph/trace.h"
 #include "aqt/ops/collective/collective_ops.h"
 #include "aqt/ops/fp8/fp8_arrays.h"
@@ -46,9 +47,18 @@ class MultiplyOp final : public CompositeBase {
   std::vector<Value> Expand(absl::Span<const Value> in) const override {
     return {internal::MultiplyFp8(in[0], in[1], in[2], in[3], dims_, dtype_)};
   }
-  absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> in, absl::Span<const bool>) const override {
-    AQT_ASSIGN_OR_RETURN(Array out, internal::MultiplyFp8(in[0], in[1], in[2], in[3], dims_, dtype_));
-    return std::vector<Array>{std::move(out)};
+  absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> in, absl::Span<const bool> needed) const override {
+    return EvalByKernel(in, needed);
+  }
+  absl::StatusOr<OpKernel> MakeKernel(absl::Span<const KernelInput> in, absl::Span<const bool>) const override {
+    const internal::Fp8Product product(in[0].aval, in[2].aval, dims_, dtype_);
+    const auto run = [product](const KernelCall& call) {
+      const auto operand = [&](int i) {
+        return internal::Fp8Product::Operand{call.in[i], *static_cast<const float*>(call.in[i + 1])};
+      };
+      return product.Run(operand(0), operand(2), call.out[0], call.scratch, call.executor);
+    };
+    return OpKernel{.run = run, .scratch_bytes = product.scratch_bytes()};
   }
 
  private:

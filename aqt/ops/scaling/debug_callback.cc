@@ -1,6 +1,8 @@
 #include "aqt/ops/scaling/debug_callback.h"
 
+#include <cstddef>
 #include <cstdio>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -14,6 +16,7 @@
 #include "aqt/core/shape.h"
 #include "aqt/graph/bind_one.h"
 #include "aqt/graph/composite_base.h"
+#include "aqt/graph/op_kernel.h"
 #include "aqt/graph/program.h"
 #include "aqt/graph/trace.h"
 
@@ -39,13 +42,19 @@ class CallbackOp : public CompositeBase {
   }
   bool has_expansion() const override { return false; }
   absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> in, absl::Span<const bool>) const override {
-    if (!backward_) {
-      // Copies, because the callback may keep them: the memory of an operand is reused.
-      ScaledArray seen{Array::CopyOf(in[0])};
-      if (in.size() > 1) seen.scale = Array::CopyOf(in[1]);
-      callback_(seen);
-    }
+    Call(in);
     return std::vector<Array>{in[0]};
+  }
+  absl::StatusOr<OpKernel> MakeKernel(absl::Span<const KernelInput> in, absl::Span<const bool>) const override {
+    const auto run = [own = shared_from_this(), avals = AvalsOf(in)](const KernelCall& call) {
+      std::vector<Array> operands;
+      for (size_t i = 0; i < avals.size(); ++i) operands.push_back(Array::Unowned(avals[i], call.in[i]));
+      static_cast<const CallbackOp&>(*own).Call(operands);
+      const size_t bytes = avals[0].num_bytes();
+      if (bytes > 0 && call.out[0] != call.in[0]) std::memcpy(call.out[0], call.in[0], bytes);
+      return absl::OkStatus();
+    };
+    return OpKernel{.run = run, .may_share = {{0, 0}}};
   }
 
   bool has_gradient() const override { return true; }
@@ -65,6 +74,14 @@ class CallbackOp : public CompositeBase {
   }
 
  private:
+  void Call(absl::Span<const Array> in) const {
+    if (backward_) return;
+    // Copies, as the callback may keep them: memory of an operand is used again.
+    ScaledArray seen{Array::CopyOf(in[0])};
+    if (in.size() > 1) seen.scale = Array::CopyOf(in[1]);
+    callback_(seen);
+  }
+
   const DebugFunction callback_;
   const std::string label_;
   const bool backward_;

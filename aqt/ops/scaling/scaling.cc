@@ -11,6 +11,7 @@
 #include "aqt/core/array.h"
 #include "aqt/graph/bind_one.h"
 #include "aqt/graph/composite_base.h"
+#include "aqt/graph/op_kernel.h"
 #include "aqt/graph/source_line.h"
 #include "aqt/graph/trace.h"
 
@@ -66,6 +67,11 @@ class ScalingOp : public CompositeOf<ScalingStep> {
   std::vector<Value> Expand(absl::Span<const Value> in) const override {
     if (fields_.backward) return {ops::Reshape(in[0], in[0].shape())};
     return {Plain(in[0])};
+  }
+  absl::StatusOr<OpKernel> MakeKernel(absl::Span<const KernelInput> in, absl::Span<const bool> needed) const override {
+    const bool computes = step_.kind == ScalingKind::kGetScale || step_.dtype.has_value();
+    if (computes && !step_.backward) return CompositeBase::MakeKernel(in, needed);
+    return OpKernel{.run = [](const KernelCall&) { return absl::OkStatus(); }, .same = {{0, 0}}};
   }
 
   bool has_gradient() const override { return true; }

@@ -50,8 +50,18 @@ Residuals Residuals::FromArrays(absl::Span<const Array> arrays) {
   return residuals;
 }
 
+Residuals Residuals::Into(absl::Span<void* const> memory) {
+  Residuals residuals(Operands::kBorrow);
+  residuals.impl_->memory.assign(memory.begin(), memory.end());
+  return residuals;
+}
+
 void* Residuals::Impl::Reserve(size_t index, const Aval& aval) {
   Slot& slot = slots[index];
+  if (!memory.empty()) {
+    slot = {.aval = aval, .owned = nullptr, .shared = nullptr, .view = ArrayRef(aval.dtype, aval.shape, memory[index])};
+    return memory[index];
+  }
   if (slot.owned == nullptr || slot.aval != aval) {
     slot = {.aval = aval, .owned = AllocateUninitialized(aval.num_bytes()), .shared = nullptr, .view = {}};
     slot.view = ArrayRef(aval.dtype, aval.shape, slot.owned.get());

@@ -43,6 +43,9 @@ class Residuals {
   // leaves this object empty; FromArrays is the inverse. Borrowed operands are copied.
   std::vector<Array> Release() &&;
   static Residuals FromArrays(absl::Span<const Array> arrays);
+  // Forward writes its residuals into this memory, one dense array for each of the plan's residuals(). Borrowed
+  // operands are not written: their memory may be null.
+  static Residuals Into(absl::Span<void* const> memory);
 
   // For the plans. Not null, unless this object was moved from.
   struct Impl;

@@ -13,7 +13,7 @@ Scratch& Scratch::OfThisThread() {
 }
 
 void Scratch::Reserve(int64_t bytes) {
-  if (top_ != 0 || bytes <= block_bytes_) return;  // a block in use is not moved
+  if (top_ != 0 || bytes <= block_bytes_ || is_borrowed_) return;  // a block in use stays where it is
   block_.reset();
   block_ = AllocateUninitialized(bytes);
   block_bytes_ = bytes;

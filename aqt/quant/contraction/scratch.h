@@ -25,6 +25,9 @@ class Workspace;
 class Scratch {
  public:
   Scratch() = default;
+  // `bytes` bytes of the caller, aligned to 64. A call that needs more allocates it.
+  Scratch(void* memory, int64_t bytes)
+      : block_(std::shared_ptr<void>(), memory), block_bytes_(bytes), is_borrowed_(true) {}
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
 
@@ -35,7 +38,7 @@ class Scratch {
   void Reserve(int64_t bytes);
   // Frees all memory. Must not be called during a call.
   void Free();
-  // Bytes currently allocated.
+  // Bytes that are allocated now, or that the caller gave.
   int64_t num_bytes() const;
 
  private:
@@ -46,6 +49,7 @@ class Scratch {
 
   std::shared_ptr<void> block_;
   int64_t block_bytes_ = 0;
+  bool is_borrowed_ = false;
   std::vector<std::shared_ptr<void>> overflow_;
   int64_t overflow_bytes_ = 0;
   int64_t top_ = 0, highest_ = 0;

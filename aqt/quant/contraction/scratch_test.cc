@@ -53,6 +53,18 @@ TEST(Scratch, KeepsTheMostThatACallNeeded) {
   EXPECT_EQ(scratch.num_bytes(), 0);
 }
 
+TEST(Scratch, MemoryOfTheCaller) {
+  alignas(64) char memory[128];
+  Scratch scratch(memory, sizeof(memory));
+  for (int round = 0; round < 2; ++round) {
+    Workspace workspace(scratch);
+    EXPECT_EQ(workspace.Get(ScratchSlot::kSums, 64), memory);
+    EXPECT_EQ(workspace.Get(ScratchSlot::kNoise, 64), memory + 64);
+    EXPECT_NE(workspace.Get(ScratchSlot::kTiles, 1), nullptr);  // allocated
+  }
+  EXPECT_EQ(scratch.num_bytes(), 128) << "it stays that of the caller";
+}
+
 TEST(Scratch, ACallInsideACallDoesNotTakeItsMemory) {
   Scratch scratch;
   for (int round = 0; round < 2; ++round) {

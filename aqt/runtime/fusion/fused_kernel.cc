@@ -598,7 +598,11 @@ OpKernel Builder::Make() && {
   fused_->piece_rows = piece_rows_;
   fused_->kept_at = layout_.num_bytes();
   fused_->scratch_bytes = layout_.num_bytes() + kept_.num_bytes();
-  return {.run = [fused = fused_](const KernelCall& call) { fused->Run(call); },
+  return {.run =
+              [fused = fused_](const KernelCall& call) {
+                fused->Run(call);
+                return absl::OkStatus();
+              },
           .scratch_bytes = fused_->scratch_bytes,
           .may_share = std::move(may_share_)};
 }

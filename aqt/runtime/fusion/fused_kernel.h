@@ -15,9 +15,9 @@
 
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
+#include "aqt/graph/op_kernel.h"
 #include "aqt/graph/program.h"
 #include "aqt/runtime/fusion/fused_program.h"
-#include "aqt/runtime/fusion/op_kernels.h"
 
 namespace aqt::internal {
 

@@ -13,8 +13,8 @@
 
 #include "absl/container/inlined_vector.h"
 #include "aqt/core/block_epilogue.h"
+#include "aqt/graph/op_kernel.h"
 #include "aqt/kernels/elementwise/strip.h"
-#include "aqt/runtime/fusion/op_kernels.h"
 
 namespace aqt::internal {
 

@@ -2,13 +2,17 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
+#include <optional>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"
+#include "aqt/graph/eval_op.h"
 #include "aqt/kernels/contraction.h"
 #include "aqt/kernels/move/pad.h"
 #include "aqt/kernels/reduce/reduce.h"
@@ -22,6 +26,7 @@ namespace {
 OpKernel Elementwise(ElementwiseFn fn, size_t operands, const Aval& out, bool in_place) {
   OpKernel kernel{.run = [fn = std::move(fn), n = out.shape.num_elements()](const KernelCall& call) {
     fn(call.in, n, call.out[0]);
+    return absl::OkStatus();
   }};
   for (size_t i = 0; in_place && i < operands; ++i) kernel.may_share.emplace_back(static_cast<int>(i), 0);
   return kernel;
@@ -31,8 +36,10 @@ OpKernel Elementwise(ElementwiseFn fn, size_t operands, const Aval& out, bool in
 OpKernel ReduceMiddle(kernels::ReduceKind kind, DType dtype, int64_t outer, int64_t k, int64_t inner) {
   constexpr int64_t kColumns = 512;  // partial results of this many stay in the first-level cache
   if (inner == 1) {
-    return {
-        .run = [=](const KernelCall& call) { kernels::ReduceRows(kind, dtype, call.in[0], outer, k, call.out[0]); }};
+    return {.run = [=](const KernelCall& call) {
+      kernels::ReduceRows(kind, dtype, call.in[0], outer, k, call.out[0]);
+      return absl::OkStatus();
+    }};
   }
   const int64_t size = SizeOf(dtype);
   const auto run = [=](const KernelCall& call) {
@@ -46,6 +53,7 @@ OpKernel ReduceMiddle(kernels::ReduceKind kind, DType dtype, int64_t outer, int6
         kernels::FinishLanes(kind, dtype, columns, call.scratch, to + first * size);
       }
     }
+    return absl::OkStatus();
   };
   return {.run = run, .scratch_bytes = kernels::LaneBytes(dtype, std::min(kColumns, inner))};
 }
@@ -59,6 +67,7 @@ OpKernel Reduction(const ReduceOp& op, const Aval& in) {
     ArrayRef operand = x;
     operand.data = call.in[0];
     kernels::Reduce(op.kind, operand, op.axes, call.out[0]);
+    return absl::OkStatus();
   }};
 }
 
@@ -76,6 +85,7 @@ OpKernel Concatenation(const ConcatenateOp& op, absl::Span<const Aval> in, const
         to += bytes;
       }
     }
+    return absl::OkStatus();
   }};
 }
 
@@ -89,6 +99,7 @@ OpKernel Padding(const PadOp& op, const Aval& in, const Aval& out) {
   }
   return {.run = [axes = std::move(axes), size = SizeOf(out.dtype)](const KernelCall& call) {
     kernels::Pad(call.in[0], size, axes, call.out[0], call.executor);
+    return absl::OkStatus();
   }};
 }
 
@@ -97,22 +108,39 @@ OpKernel Product(const DotGeneralOp& op, absl::Span<const Aval> in, const Aval& 
   return {.run =
               [plan](const KernelCall& call) {
                 plan.Run(call.in[0], call.in[1], call.out[0], call.scratch, call.executor, call.block);
+                return absl::OkStatus();
               },
           .scratch_bytes = plan.scratch_bytes(),
           .has_blocks = plan.has_blocks()};
 }
 
+// As Eval does it.
+OpKernel Evaluation(const Op& op, absl::Span<const Aval> in, const Aval& out) {
+  std::vector<ArrayRef> operands;
+  for (const Aval& aval : in) operands.emplace_back(aval.dtype, aval.shape, nullptr);
+  return {.run = [op, operands, result = MutableArrayRef(out.dtype, out.shape, nullptr)](const KernelCall& call) {
+    std::vector<ArrayRef> own = operands;
+    for (size_t i = 0; i < own.size(); ++i) own[i].data = call.in[i];
+    MutableArrayRef own_result = result;
+    own_result.data = call.out[0];
+    EvalOpInto(op, own, own_result, call.executor);
+    return absl::OkStatus();
+  }};
+}
+
 }  // namespace
 
-std::optional<OpKernel> KernelOf(const Op& op, absl::Span<const Aval> in, const Aval& out) {
-  if (in.empty()) return std::nullopt;
+OpKernel KernelOf(const Op& op, absl::Span<const Aval> in, const Aval& out) {
+  if (in.empty()) return Evaluation(op, in, out);
   if (ElementwiseFn fn = ElementwiseOf(op, in, out)) {
     const bool in_place = !std::holds_alternative<CastOp>(op);  // it reads and writes different types
     return Elementwise(std::move(fn), in.size(), out, in_place);
   }
   if (std::optional<StridedCopy> copy = StridedCopy::Of(op, in[0], out)) {
-    return OpKernel{
-        .run = [copy = *std::move(copy)](const KernelCall& call) { copy.Run(call.in[0], call.out[0], call.executor); }};
+    return OpKernel{.run = [copy = *std::move(copy)](const KernelCall& call) {
+      copy.Run(call.in[0], call.out[0], call.executor);
+      return absl::OkStatus();
+    }};
   }
   if (const auto* reduce = std::get_if<ReduceOp>(&op)) return Reduction(*reduce, in[0]);
   if (const auto* concatenate = std::get_if<ConcatenateOp>(&op)) return Concatenation(*concatenate, in, out);
@@ -120,7 +148,7 @@ std::optional<OpKernel> KernelOf(const Op& op, absl::Span<const Aval> in, const 
     return Padding(*pad, in[0], out);
   }
   if (const auto* dot = std::get_if<DotGeneralOp>(&op)) return Product(*dot, in, out);
-  return std::nullopt;
+  return Evaluation(op, in, out);
 }
 
 }  // namespace aqt::internal

@@ -1,8 +1,8 @@
 #ifndef AQT_RUNTIME_MEMORY_ARRAY_POOL_H_
 #define AQT_RUNTIME_MEMORY_ARRAY_POOL_H_
 
-// Memory for the arrays that operations allocate when they run as in Eval. Touching new memory costs about as much as
-// writing it again, so returned memory is kept for the next array of the same size. Internal.
+// Memory for the arrays that composites make which run as in Eval. Memory that is new to a process costs about as
+// much as writing it again, so what is given back is kept for the next array of its size. Internal.
 
 #include <cstdint>
 #include <memory>

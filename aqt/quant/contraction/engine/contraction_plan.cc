@@ -201,10 +201,22 @@ bool ContractionPlan::PacksQvalue(Side side) const {
          !fwd_.HasMidScales();
 }
 
+int64_t ContractionPlan::ForwardScratchBytes(bool lhs_is_packed, bool rhs_is_packed) const {
+  SlotSizes sizes;
+  fwd_.AddSlots(sizes);
+  for (const Side side : kSides) {
+    if (!(side == Side::kLhs ? lhs_is_packed : rhs_is_packed)) continue;
+    for (const ScratchSlot slot :
+         {ScratchSlot::kLhsScaleWork, ScratchSlot::kLhsScale, ScratchSlot::kLhsQvalue, ScratchSlot::kLhsOperand,
+          ScratchSlot::kLhsGathered, ScratchSlot::kLhsConverted, ScratchSlot::kLhsPacked}) {
+      sizes.Remove(OfSide(side == Side::kLhs, slot));
+    }
+  }
+  return sizes.Total();
+}
+
 int64_t ContractionPlan::CountScratch() const {
-  SlotSizes forward;
-  fwd_.AddSlots(forward);
-  int64_t most = forward.Total();
+  int64_t most = ForwardScratchBytes(/*lhs_is_packed=*/false, /*rhs_is_packed=*/false);
   if (options_.passes == PlanPasses::kForwardOnly) return most;
   for (const Side side : kSides) {
     const GradientPlan& plan = gradient(side);

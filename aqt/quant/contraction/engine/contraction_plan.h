@@ -70,6 +70,8 @@ class ContractionPlan {
   bool ForwardNeedsKey() const { return fwd_.NeedsKey(); }
   bool BackwardNeedsKey() const { return dlhs_.product.NeedsKey() || drhs_.product.NeedsKey(); }
   int64_t scratch_bytes() const { return scratch_bytes_; }
+  // That of Forward alone, with operands that are packed ahead of time or not.
+  int64_t ForwardScratchBytes(bool lhs_is_packed, bool rhs_is_packed) const;
 
   // As in DotGeneralPlan. With groups, `group_sizes` are checked.
   absl::Status Forward(const DotOperand& lhs, const DotOperand& rhs, absl::Span<const int64_t> group_sizes,

@@ -443,7 +443,12 @@ absl::StatusOr<PreparedOperand> ContractionPlan::FromPanels(Side side, const Arr
                                                    panels.num_bytes(), " bytes, expected ", bytes.value_or(0)));
   }
   const Aval source{own.is_quantized() ? own.spec->q_dtype : own.x.dtype, own.x.shape};
-  const Panels packed{.key = *fwd_.panels(side), .source = source, .data = panels.buffer(), .bytes = *bytes};
+  const bool scales_output = own.scales_output() && scale.size() == 1;
+  const Panels packed{.key = *fwd_.panels(side),
+                      .source = source,
+                      .data = panels.buffer(),
+                      .bytes = *bytes,
+                      .smallest_scale = scales_output ? ScalesInPlace(scale[0], own.x.shape, own.axes).smallest : 0};
   QTensor qtensor{.scale = {scale.begin(), scale.end()}, .dequant_dtype = own.x.dtype};
   AQT_RETURN_IF_ERROR(CheckPrepared(side, qtensor, &packed));
   return PreparedOperand(std::make_shared<const PreparedOperand::Impl>(

@@ -21,6 +21,7 @@ struct Residuals::Impl {
   };
   Operands operands = Operands::kCopy;
   std::vector<Slot> slots = {};
+  std::vector<void*> memory = {};  // of Residuals::Into, by slot; else empty
 
   // Memory for a slot, dense; allocated if there is none yet.
   void* Reserve(size_t index, const Aval& aval);

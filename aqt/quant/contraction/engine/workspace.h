@@ -52,6 +52,7 @@ class SlotSizes {
     size = std::max(size, Rounded(bytes));
   }
   int64_t bytes(ScratchSlot slot) const { return bytes_[static_cast<int>(slot)]; }
+  void Remove(ScratchSlot slot) { bytes_[static_cast<int>(slot)] = 0; }
   int64_t Total() const {
     int64_t total = 0;
     for (const int64_t bytes : bytes_) total += bytes;
