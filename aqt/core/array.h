@@ -1,84 +1,23 @@
 #ifndef AQT_CORE_ARRAY_H_
 #define AQT_CORE_ARRAY_H_
 
-// Data: `Array` owns (immutable, dense, row-major), `ArrayRef` and `MutableArrayRef` borrow (any strides).
+// `Array` owns its data: immutable, dense, row-major. `ArrayBuilder` fills one.
 
 #include <algorithm>
+#include <cstdint>
 #include <initializer_list>
 #include <memory>
-#include <ostream>
-#include <string>
 #include <utility>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "aqt/core/array_ref.h"
+#include "aqt/core/aval.h"
 #include "aqt/core/check.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"
 
 namespace aqt {
-
-// An array's dtype and shape, without its data.
-struct Aval {
-  DType dtype = DType::kF32;
-  Shape shape;
-  bool operator==(const Aval&) const = default;
-  std::string ToString() const;  // "f32[2,3]"
-  int64_t num_bytes() const { return shape.num_elements() * SizeOf(dtype); }
-};
-std::ostream& operator<<(std::ostream& os, const Aval& aval);
-
-// A borrowed, read-only view: element (i0, i1, ...) is at data[i0 * strides[0] + i1 * strides[1] + ...].
-// Strides count elements and may be 0 (broadcast) or negative. The caller keeps the memory alive.
-struct ArrayRef {
-  DType dtype = DType::kF32;
-  Shape shape;
-  Strides strides;
-  const void* data = nullptr;
-
-  ArrayRef() = default;
-  // Dense row-major.
-  ArrayRef(DType dtype_in, Shape shape_in, const void* data_in)
-      : dtype(dtype_in), shape(std::move(shape_in)), strides(DenseStrides(shape)), data(data_in) {}
-  ArrayRef(DType dtype_in, Shape shape_in, Strides strides_in, const void* data_in)
-      : dtype(dtype_in), shape(std::move(shape_in)), strides(std::move(strides_in)), data(data_in) {}
-  template <class T>
-  ArrayRef(const T* data_in, Shape shape_in) : ArrayRef(kDTypeOf<T>, std::move(shape_in), data_in) {}
-
-  Aval aval() const { return {dtype, shape}; }
-  bool IsDense() const;
-  template <class T>
-  const T* As() const {
-    AQT_CHECK(dtype == kDTypeOf<T>);
-    return static_cast<const T*>(data);
-  }
-};
-
-// Like ArrayRef, but writable: a destination for results. No two elements may share memory.
-struct MutableArrayRef {
-  DType dtype = DType::kF32;
-  Shape shape;
-  Strides strides;
-  void* data = nullptr;
-
-  MutableArrayRef() = default;
-  MutableArrayRef(DType dtype_in, Shape shape_in, void* data_in)
-      : dtype(dtype_in), shape(std::move(shape_in)), strides(DenseStrides(shape)), data(data_in) {}
-  MutableArrayRef(DType dtype_in, Shape shape_in, Strides strides_in, void* data_in)
-      : dtype(dtype_in), shape(std::move(shape_in)), strides(std::move(strides_in)), data(data_in) {}
-  template <class T>
-  MutableArrayRef(T* data_in, Shape shape_in) : MutableArrayRef(kDTypeOf<T>, std::move(shape_in), data_in) {}
-
-  operator ArrayRef() const { return {dtype, shape, strides, data}; }
-  Aval aval() const { return {dtype, shape}; }
-  bool IsDense() const { return ArrayRef(*this).IsDense(); }
-  template <class T>
-  T* As() const {
-    AQT_CHECK(dtype == kDTypeOf<T>);
-    return static_cast<T*>(data);
-  }
-};
 
 // Zeroed memory aligned to 64 bytes (a cache line, an AVX-512 register). Throws std::bad_alloc if there is not enough.
 std::shared_ptr<void> AllocateAligned(int64_t bytes);
@@ -172,35 +111,6 @@ class ArrayBuilder {
   Aval aval_;
   std::shared_ptr<void> data_;
 };
-
-// Calls f(element offset in a, element offset in b) for each index of `shape`, last axis fastest.
-template <class F>
-void ForEachIndex(const Shape& shape, absl::Span<const int64_t> a_strides, absl::Span<const int64_t> b_strides, F&& f) {
-  if (shape.num_elements() == 0) return;
-  absl::InlinedVector<int64_t, kInlineRank> index(shape.rank(), 0);
-  int64_t a = 0, b = 0;
-  while (true) {
-    f(a, b);
-    int64_t axis = shape.rank() - 1;
-    for (; axis >= 0; --axis) {
-      a += a_strides[axis];
-      b += b_strides[axis];
-      if (++index[axis] < shape[axis]) break;
-      a -= a_strides[axis] * shape[axis];
-      b -= b_strides[axis] * shape[axis];
-      index[axis] = 0;
-    }
-    if (axis < 0) return;
-  }
-}
-
-// Copies src to dst; shapes and dtypes must be equal (InvalidArgument otherwise).
-absl::Status CopyArray(const ArrayRef& src, const MutableArrayRef& dst);
-
-// dst[i] = ConvertElement(src[i]) for any two dtypes; shapes must be equal (InvalidArgument otherwise).
-absl::Status CastArray(const ArrayRef& src, const MutableArrayRef& dst, Overflow overflow = Overflow::kIeee);
-// src converted to `dtype`, as a new array.
-Array Cast(const ArrayRef& src, DType dtype, Overflow overflow = Overflow::kIeee);
 
 // ---- implementation
 

@@ -17,7 +17,7 @@
 
 #include <Eigen/Core>
 
-#include "aqt/core/array.h"
+#include "aqt/core/array_ref.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"
 

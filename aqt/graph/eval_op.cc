@@ -11,6 +11,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "aqt/core/array_ops.h"
 #include "aqt/core/check.h"
 #include "aqt/core/rng.h"
 #include "aqt/core/status_macros.h"

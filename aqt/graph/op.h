@@ -15,14 +15,14 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "aqt/core/array.h"
+#include "aqt/core/aval.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"
 #include "aqt/graph/composite.h"
-#include "aqt/kernels/elementwise/elementwise.h"
+#include "aqt/kernels/elementwise/elementwise_kind.h"
 #include "aqt/kernels/move/pad.h"
-#include "aqt/kernels/reduce/reduce.h"
+#include "aqt/kernels/reduce/reduce_kind.h"
 
 namespace aqt {
 

@@ -13,10 +13,11 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
-#include "aqt/core/block_epilogue.h"
 #include "aqt/core/executor.h"
 
 namespace aqt {
+
+class BlockEpilogue;  // core/block_epilogue.h
 
 // The memory of one run. Arrays are dense and do not overlap, except as OpKernel::may_share says.
 struct KernelCall {

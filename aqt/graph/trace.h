@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "aqt/core/array.h"
+#include "aqt/core/aval.h"
 #include "aqt/graph/context.h"
 #include "aqt/graph/op.h"
 #include "aqt/graph/program.h"

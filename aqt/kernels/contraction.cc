@@ -5,6 +5,8 @@
 #include <memory>
 #include <type_traits>
 
+#include "aqt/core/array.h"
+#include "aqt/core/array_ops.h"
 #include "aqt/core/check.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/machine/target.h"

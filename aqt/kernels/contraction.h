@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "aqt/core/array.h"
+#include "aqt/core/array_ref.h"
 #include "aqt/core/block_epilogue.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/executor.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "aqt/core/array.h"
+#include "aqt/core/array_ref.h"
 #include "aqt/graph/op_kernel.h"
 
 namespace aqt::internal {

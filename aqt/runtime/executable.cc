@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "aqt/core/array.h"
+#include "aqt/core/array_ops.h"
 #include "aqt/core/memory_source.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/context.h"

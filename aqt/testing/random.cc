@@ -1,5 +1,7 @@
 #include "aqt/testing/random.h"
 
+#include "aqt/core/array_ops.h"
+
 #include <utility>
 
 namespace aqt::testing {

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "aqt/core/array_ops.h"
 #include "aqt/core/check.h"
 #include "aqt/core/dtype.h"
 

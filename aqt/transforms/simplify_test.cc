@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "aqt/core/array.h"
+#include "aqt/core/array_ops.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
 #include "aqt/graph/basic_ops.h"

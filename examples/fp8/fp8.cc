@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "aqt/aqt.h"
+#include "aqt/core/array_ops.h"
 
 namespace fp8 {
 namespace {

@@ -14,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "aqt/core/array_ops.h"
 #include "aqt/io/file.h"
 #include "aqt/io/file_testing.h"
 #include "aqt/io/tensors/checkpoint.h"

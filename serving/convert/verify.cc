@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
+#include "aqt/core/array_ops.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/io/printable.h"
 #include "aqt/quant/weights/compressed_tensors.h"

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "aqt/core/array_ops.h"
 #include "aqt/io/file.h"
 #include "aqt/io/tensors/checkpoint.h"
 #include "gmock/gmock.h"

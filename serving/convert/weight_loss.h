@@ -13,7 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "aqt/core/array.h"
+#include "aqt/core/array_ref.h"
 #include "aqt/core/shape.h"
 #include "aqt/io/tensors/tensor_spec.h"
 #include "serving/formats/scheme.h"

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "aqt/core/array.h"
+#include "aqt/core/array_ops.h"
 #include "aqt/core/dtype.h"
 #include "aqt/quant/weights/compressed_tensors.h"
 #include "gmock/gmock.h"

@@ -15,6 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
+#include "aqt/core/array_ops.h"
 #include "aqt/core/check.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"

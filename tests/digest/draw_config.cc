@@ -5,7 +5,8 @@
 #include <variant>
 #include <vector>
 
-#include "aqt/core/array.h"
+#include "aqt/core/array_ops.h"
+#include "aqt/core/array_ref.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"

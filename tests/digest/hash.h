@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "absl/strings/string_view.h"
-#include "aqt/core/array.h"
+#include "aqt/core/array_ref.h"
 
 namespace aqt::digest {
 

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "aqt/aqt.h"
+#include "aqt/core/array_ops.h"
 
 namespace aqt {
 namespace {

@@ -12,6 +12,7 @@
 #include "absl/types/span.h"
 #include "aqt/collective/mesh.h"
 #include "aqt/core/array.h"
+#include "aqt/core/array_ops.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/basic_ops.h"

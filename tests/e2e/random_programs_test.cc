@@ -22,6 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
+#include "aqt/core/array_ops.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/executor.h"
 #include "aqt/core/machine/thread_pool.h"

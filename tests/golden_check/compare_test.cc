@@ -7,6 +7,7 @@
 #include <string>
 
 #include "aqt/core/array.h"
+#include "aqt/core/array_ops.h"
 #include "aqt/core/dtype.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

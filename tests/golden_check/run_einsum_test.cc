@@ -1,7 +1,7 @@
 // Recorded configurations of equations.
 
 #include "absl/status/statusor.h"
-#include "aqt/core/array.h"
+#include "aqt/core/aval.h"
 #include "aqt/core/dtype.h"
 #include "aqt/quant/config/builders.h"
 #include "aqt/quant/config/semantics.h"

@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "aqt/core/array.h"
+#include "aqt/core/array_ops.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/quant/config/semantics.h"

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "aqt/core/array_ops.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/quant/config/semantics.h"
 #include "aqt/quant/contraction/dot_general.h"

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "aqt/core/array_ops.h"
 #include "aqt/core/dtype.h"
 
 namespace aqt::systems {

@@ -44,8 +44,8 @@
 //                    + (G L + 5) eps * sum over g of (sum over layers of |t u s|)
 // The first term is what the digits drop, the second is the later rounding; an f32 loop has K eps sum |x q s|. At least
 // half of the elements of a layer, unless it is the last allowed one, are larger than A / 128. So the first term is
-// small compared to sum |x q s| unless q vanishes at exactly these elements. For a short row (DigitFormat::is_short) the
-// first term has 1.8e-21 A instead, with A the largest element of the group: the error is that of an f32 loop.
+// small compared to sum |x q s| unless q vanishes at exactly these elements. For a short row (DigitFormat::is_short)
+// the first term has 1.8e-21 A instead, with A the largest element of the group: the error is that of an f32 loop.
 
 #include <algorithm>
 #include <cstdint>

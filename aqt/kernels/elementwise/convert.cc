@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "aqt/core/array.h"
+#include "aqt/core/array_ops.h"
+#include "aqt/core/array_ref.h"
 #include "aqt/core/check.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/machine/target.h"

@@ -5,6 +5,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "aqt/core/array_ops.h"
 #include "aqt/core/machine/target.h"
 #include "aqt/core/shape.h"
 #include "aqt/kernels/reduce/reduction-inl.h"

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "absl/types/span.h"
-#include "aqt/core/array.h"
+#include "aqt/core/array_ref.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/machine/target.h"
 #include "aqt/kernels/reduce/reduce_kind.h"  // IWYU pragma: export

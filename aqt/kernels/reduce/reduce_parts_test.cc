@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "aqt/core/array.h"
+#include "aqt/core/array_ops.h"
 #include "aqt/testing/random.h"
 #include "aqt/testing/same_bits.h"
 #include "gtest/gtest.h"

@@ -7,7 +7,8 @@
 #include <random>
 #include <vector>
 
-#include "aqt/core/array.h"
+#include "aqt/core/array_ops.h"
+#include "aqt/core/array_ref.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/machine/target.h"
 #include "aqt/core/shape.h"

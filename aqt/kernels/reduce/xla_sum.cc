@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "aqt/core/array_ops.h"
 #include "aqt/core/check.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"

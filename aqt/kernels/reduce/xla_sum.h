@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "absl/types/span.h"
-#include "aqt/core/array.h"
+#include "aqt/core/array_ref.h"
 
 namespace aqt::kernels {
 

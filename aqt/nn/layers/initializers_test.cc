@@ -11,6 +11,7 @@
 
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
+#include "aqt/core/array_ops.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/rng.h"
 #include "gtest/gtest.h"

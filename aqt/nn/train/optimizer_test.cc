@@ -15,6 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
+#include "aqt/core/array_ops.h"
 #include "aqt/core/dtype.h"
 #include "aqt/graph/basic_ops.h"
 #include "aqt/graph/interpret/eval.h"

@@ -14,6 +14,7 @@
 #include "absl/strings/strip.h"
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
+#include "aqt/core/array_ops.h"
 #include "aqt/core/checked_extents.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"

@@ -6,7 +6,7 @@
 #include <variant>
 
 #include "absl/status/statusor.h"
-#include "aqt/core/array.h"
+#include "aqt/core/aval.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/ops/contraction/aqt_dot_ops.h"
 #include "aqt/quant/config/calibrations.h"

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "aqt/core/array.h"
+#include "aqt/core/aval.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/graph/composite.h"
 #include "aqt/graph/op.h"

@@ -21,7 +21,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "aqt/core/array.h"
+#include "aqt/core/aval.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/graph/basic_ops.h"
 #include "aqt/graph/op.h"

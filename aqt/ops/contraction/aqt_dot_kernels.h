@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "aqt/core/array.h"
+#include "aqt/core/aval.h"
 #include "aqt/graph/op_kernel.h"
 #include "aqt/ops/contraction/aqt_dot_ops.h"
 

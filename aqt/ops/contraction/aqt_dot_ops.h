@@ -28,6 +28,7 @@
 #include "aqt/ops/contraction/aqt_dot_scales.h"
 #include "aqt/ops/contraction/aqt_expand.h"
 #include "aqt/ops/contraction/opaque_ops.h"
+#include "aqt/quant/config/call_options.h"
 #include "aqt/quant/config/config.h"
 #include "aqt/quant/config/semantics.h"
 #include "aqt/quant/config/state_arrays.h"

@@ -10,7 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "aqt/core/array.h"
+#include "aqt/core/aval.h"
 #include "aqt/graph/basic_ops.h"
 #include "aqt/graph/composite.h"
 #include "aqt/graph/op.h"

@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "aqt/core/array.h"
+#include "aqt/core/aval.h"
 #include "aqt/core/rng.h"
 #include "aqt/core/shape.h"
 #include "aqt/graph/composite.h"

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "aqt/core/array_ops.h"
 #include "aqt/core/ceil_div.h"
 #include "aqt/core/executor.h"
 #include "aqt/core/machine/target.h"

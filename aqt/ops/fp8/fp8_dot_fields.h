@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "aqt/core/array.h"
+#include "aqt/core/aval.h"
 #include "aqt/graph/composite.h"
 #include "aqt/graph/composite_fields.h"
 #include "aqt/ops/fp8/fp8_dot.h"

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "aqt/core/array.h"
+#include "aqt/core/array_ops.h"
 #include "aqt/core/dtype.h"
 #include "aqt/graph/basic_ops.h"
 #include "aqt/graph/interpret/eval.h"

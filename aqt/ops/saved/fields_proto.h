@@ -22,7 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "aqt/core/array.h"
+#include "aqt/core/aval.h"
 #include "aqt/core/check.h"
 #include "aqt/core/checked_extents.h"
 #include "aqt/core/dot_dims.h"

@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "aqt/core/array.h"
+#include "aqt/core/aval.h"
 #include "aqt/graph/bind_one.h"
 #include "aqt/graph/composite_base.h"
 #include "aqt/graph/op_kernel.h"

@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "aqt/core/array.h"
+#include "aqt/core/array_ref.h"
 #include "aqt/core/block_epilogue.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/executor.h"

@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "aqt/core/array.h"
+#include "aqt/core/array_ops.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/machine/target.h"

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "aqt/core/array_ops.h"
 #include "aqt/core/check.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/shape.h"

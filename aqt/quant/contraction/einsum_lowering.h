@@ -10,7 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "aqt/core/array.h"
+#include "aqt/core/aval.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/shape.h"
 #include "aqt/quant/config/einsum_equation.h"

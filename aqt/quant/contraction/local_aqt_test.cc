@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "aqt/core/array.h"
+#include "aqt/core/array_ops.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/machine/target.h"

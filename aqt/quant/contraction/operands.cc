@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "aqt/core/array_ops.h"
 #include "aqt/core/check.h"
 #include "aqt/quant/contraction/dot_operand.h"
 #include "aqt/quant/contraction/engine/prepared_operand_impl.h"

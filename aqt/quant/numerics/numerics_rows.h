@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "absl/status/statusor.h"
-#include "aqt/core/array.h"
+#include "aqt/core/array_ref.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/executor.h"
 #include "aqt/core/machine/target.h"

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "aqt/core/array.h"
+#include "aqt/core/array_ops.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/machine/target.h"
 #include "aqt/core/shape.h"

@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "aqt/core/array.h"
+#include "aqt/core/array_ops.h"
 #include "aqt/core/dtype.h"
 #include "aqt/quant/config/config.h"
 

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "absl/container/inlined_vector.h"
+#include "aqt/core/array_ops.h"
 #include "aqt/core/ceil_div.h"
 #include "aqt/core/check.h"
 #include "aqt/core/machine/target.h"

@@ -7,7 +7,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
-#include "aqt/core/array.h"
+#include "aqt/core/array_ref.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/executor.h"
 #include "aqt/core/shape.h"

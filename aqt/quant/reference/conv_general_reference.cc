@@ -8,10 +8,12 @@
 #include <variant>
 #include <vector>
 
+#include "aqt/core/array_ops.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/rng.h"
 #include "aqt/core/shape.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/core/subnormals.h"
 #include "aqt/quant/contraction/conv_general.h"
 #include "aqt/quant/numerics/arith.h"
 #include "aqt/quant/numerics/numerics.h"
@@ -112,7 +114,7 @@ absl::StatusOr<QuantizedOperand> QuantizeOperand(const Tensor& tensor, const Arr
 
 Array FromSums(const std::vector<double>& sums, const Aval& aval) {
   std::vector<float> values;
-  for (const double sum : sums) values.push_back(RoundTo(aval.dtype, internal::FlushF32(static_cast<float>(sum))));
+  for (const double sum : sums) values.push_back(RoundTo(aval.dtype, FlushSubnormal(static_cast<float>(sum))));
   return Cast(ArrayRef(values.data(), aval.shape), aval.dtype);
 }
 
@@ -192,7 +194,7 @@ absl::StatusOr<DotGeneralGradients> ReferenceConvGeneralWithGradients(const DotG
     if (!exact) {
       const DType wanted = config.dg_accumulator_dtype.value_or(dtype);
       const bool ignored = wanted == DType::kS32 || semantics.compat.conv_ignores_accumulator_dtype;
-      y = RoundTo(ignored ? dtype : wanted, internal::FlushF32(y));
+      y = RoundTo(ignored ? dtype : wanted, FlushSubnormal(y));
     }
     y = RoundTo(dtype, y);
     DType wide = dtype;

@@ -8,7 +8,7 @@
 // drhs: examples and positions), with multiply and add rounded separately, as in the plan on Target::kScalar.
 
 #include "absl/status/statusor.h"
-#include "aqt/core/array.h"
+#include "aqt/core/array_ref.h"
 #include "aqt/quant/config/config.h"
 #include "aqt/quant/config/semantics.h"
 #include "aqt/quant/contraction/conv_dims.h"

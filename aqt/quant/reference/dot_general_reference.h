@@ -9,7 +9,7 @@
 // as in the plan on Target::kScalar; other targets fuse them.
 
 #include "absl/status/statusor.h"
-#include "aqt/core/array.h"
+#include "aqt/core/array_ref.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/quant/config/config.h"
 #include "aqt/quant/config/semantics.h"

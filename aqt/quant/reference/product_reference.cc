@@ -8,6 +8,7 @@
 
 #include "aqt/core/dtype.h"
 #include "aqt/core/rng.h"
+#include "aqt/core/subnormals.h"
 #include "aqt/kernels/digits/digits.h"
 #include "aqt/kernels/digits/reference.h"
 #include "aqt/quant/numerics/arith.h"
@@ -113,7 +114,7 @@ Value Contract(const Quantized& lhs, const Quantized& rhs, const ProductAxes& ax
       v = static_cast<float>(Store(out.dtype, v));
       dtype = out.dtype;
     }
-    return dtype == DType::kF32 || dtype == DType::kBF16 ? internal::FlushF32(v) : v;
+    return dtype == DType::kF32 || dtype == DType::kBF16 ? FlushSubnormal(v) : v;
   };
   const bool on_digits = weight_only == WeightOnly::kDigits && MeetOnDigits(a, b, out.dtype);
   ForEach(axes.product_shape, [&](const Index& p) {
@@ -142,7 +143,7 @@ Value Contract(const Quantized& lhs, const Quantized& rhs, const ProductAxes& ax
       const int unused = 64 - BitWidth(out.dtype);
       out[p] = static_cast<double>(static_cast<int64_t>(static_cast<uint64_t>(integer_sum) << unused) >> unused);
     } else {
-      float sum = internal::FlushF32(float_sum);
+      float sum = FlushSubnormal(float_sum);
       if (a == DType::kBF16 && b == DType::kBF16 && out.dtype == DType::kF16) sum = Round(DType::kBF16, sum);
       out[p] = Store(out.dtype, sum);
     }

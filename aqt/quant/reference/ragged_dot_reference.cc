@@ -6,10 +6,12 @@
 #include <variant>
 #include <vector>
 
+#include "aqt/core/array_ops.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/rng.h"
 #include "aqt/core/shape.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/core/subnormals.h"
 #include "aqt/kernels/digits/reference.h"
 #include "aqt/quant/numerics/arith.h"
 #include "aqt/quant/numerics/numerics.h"
@@ -92,7 +94,7 @@ class Element {
                                      floats_, integers_, {});
     }
     if (!exact_) {
-      y = internal::FlushF32(y);
+      y = FlushSubnormal(y);
       if (to_bf16_first_) y = Round(DType::kBF16, y);
       y = To(accumulator_, y);
     }
@@ -131,7 +133,7 @@ class Element {
     float v = static_cast<float>(x.values[i]);
     if (converts_) v = To(accumulator_, v);
     const DType dtype = converts_ ? accumulator_ : x.in_product.dtype();
-    return dtype == DType::kF32 || dtype == DType::kBF16 ? internal::FlushF32(v) : v;
+    return dtype == DType::kF32 || dtype == DType::kBF16 ? FlushSubnormal(v) : v;
   }
 
   const DType dtype_;

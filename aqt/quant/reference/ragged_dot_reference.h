@@ -12,7 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "aqt/core/array.h"
+#include "aqt/core/array_ref.h"
 #include "aqt/quant/config/config.h"
 #include "aqt/quant/config/semantics.h"
 #include "aqt/quant/contraction/dot_general.h"

@@ -1,5 +1,6 @@
 #include "aqt/quant/reference/reference_value.h"
 
+#include "aqt/core/array_ops.h"
 #include "aqt/core/shape.h"
 #include "aqt/quant/numerics/arith.h"
 

@@ -7,6 +7,7 @@
 
 #include "aqt/core/array.h"
 #include "aqt/core/check.h"
+#include "aqt/core/subnormals.h"
 #include "aqt/kernels/random/noise.h"
 #include "aqt/kernels/simd/scalar_math.h"
 #include "aqt/quant/numerics/arith.h"
@@ -61,7 +62,7 @@ float QuantizeOne(const Numerics& numerics, DType dtype, float y, const RandomBi
   }
   const auto& n = std::get<IntSymmetric>(numerics);
   if (n.noise.has_value()) {
-    y = Round(dtype, internal::FlushF32(Flush(dtype, y) + NoiseOf(n.noise->kind, *bits, number)));
+    y = Round(dtype, FlushSubnormal(Flush(dtype, y) + NoiseOf(n.noise->kind, *bits, number)));
   }
   if (n.clip && !std::isnan(y)) {
     const float bound = internal::HostConstant(dtype, ClipBound(n));

@@ -9,7 +9,7 @@
 #include <optional>
 
 #include "absl/status/status.h"
-#include "aqt/core/array.h"
+#include "aqt/core/array_ref.h"
 #include "aqt/core/dtype.h"
 #include "aqt/quant/config/calibrations.h"
 #include "aqt/quant/config/semantics.h"

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "aqt/core/array_ops.h"
 #include "aqt/core/ceil_div.h"
 #include "aqt/core/check.h"
 #include "aqt/core/dtype.h"

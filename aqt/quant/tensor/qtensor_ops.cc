@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "aqt/core/array.h"
+#include "aqt/core/array_ops.h"
 #include "aqt/core/checked_extents.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/quant/numerics/arith.h"

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "aqt/core/array.h"
+#include "aqt/core/array_ops.h"
 #include "aqt/core/dtype.h"
 #include "aqt/quant/config/config.h"
 

@@ -6,7 +6,7 @@
 // ragged contraction); the unpaired ones have no counterpart in the other operand.
 
 #include "absl/status/statusor.h"
-#include "aqt/core/array.h"
+#include "aqt/core/array_ref.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/shape.h"
 

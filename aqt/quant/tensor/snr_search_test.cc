@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "aqt/core/array.h"
+#include "aqt/core/array_ops.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/rng.h"
 #include "aqt/quant/config/config.h"

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "aqt/core/subnormals.h"
 #include "aqt/kernels/simd/scalar_math.h"
 #include "aqt/quant/numerics/arith.h"
 #include "aqt/quant/numerics/row_ops.h"
@@ -130,9 +131,9 @@ float IntegerPower(float x, int p) {
 
 // x^(1/order) for x >= 0 in f32. The square root is correctly rounded.
 float Root(float x, int order) {
-  if (order == 2) return FlushF32(std::sqrt(FlushF32(x)));
+  if (order == 2) return FlushSubnormal(std::sqrt(FlushSubnormal(x)));
   if (order == 1 || x == 0) return x;
-  return FlushF32(static_cast<float>(kernels::Exp(static_cast<float>(1.0 / order) * kernels::Log(x))));
+  return FlushSubnormal(static_cast<float>(kernels::Exp(static_cast<float>(1.0 / order) * kernels::Log(x))));
 }
 
 void Update(const WeightedStats& calibration, const ArrayRef& x, const Shape& scale_shape, const StatisticData& data,
@@ -187,7 +188,7 @@ void FindBounds(const WeightedStats& calibration, DType, Arithmetic, const void*
   for (int64_t i = 0; i < n; ++i) {
     const float ones = value(kSumOfOnes, i);
     const auto mean = [&](int slot) {
-      return calibration.safe_divide && FlushF32(ones) == 0 ? 0.0f : Div<float>(value(slot, i), ones);
+      return calibration.safe_divide && FlushSubnormal(ones) == 0 ? 0.0f : Div<float>(value(slot, i), ones);
     };
     float bound = Mul<float>(coefficient(calibration.l1_dev_coeff), mean(kSumOfL1Vals));
     const float lp = Root(mean(kSumOfLpVals), calibration.lp_order);
@@ -224,7 +225,7 @@ float DelayedBound(const DelayedScaling& calibration, const void* const* statist
   float largest = 0;
   for (int64_t i = 0; i < calibration.amax_history_length; ++i) {
     if (!std::isfinite(history[i])) return *static_cast<const float*>(statistics[kBound]);
-    largest = std::max(largest, FlushF32(history[i]));
+    largest = std::max(largest, FlushSubnormal(history[i]));
   }
   return largest > 0 ? largest : *static_cast<const float*>(statistics[kBound]);
 }

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "absl/functional/function_ref.h"
-#include "aqt/core/array.h"
+#include "aqt/core/array_ref.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"
 #include "aqt/kernels/reduce/xla_windows.h"

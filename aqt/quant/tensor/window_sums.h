@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "absl/functional/function_ref.h"
-#include "aqt/core/array.h"
+#include "aqt/core/array_ref.h"
 #include "aqt/core/shape.h"
 
 namespace aqt::internal {

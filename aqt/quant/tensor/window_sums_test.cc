@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "aqt/core/array.h"
+#include "aqt/core/array_ref.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"
 #include "gtest/gtest.h"

@@ -4,7 +4,7 @@
 // The kernels of basic operations. Internal.
 
 #include "absl/types/span.h"
-#include "aqt/core/array.h"
+#include "aqt/core/aval.h"
 #include "aqt/graph/op.h"
 #include "aqt/graph/op_kernel.h"
 

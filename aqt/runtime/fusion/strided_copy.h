@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "absl/container/inlined_vector.h"
-#include "aqt/core/array.h"
+#include "aqt/core/aval.h"
 #include "aqt/core/executor.h"
 #include "aqt/core/shape.h"
 #include "aqt/graph/op.h"

@@ -15,6 +15,7 @@
 #include "aqt/collective/collective.h"
 #include "aqt/collective/thread_group.h"
 #include "aqt/core/array.h"
+#include "aqt/core/array_ops.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/status_macros.h"

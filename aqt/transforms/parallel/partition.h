@@ -12,7 +12,7 @@
 
 #include "absl/types/span.h"
 #include "aqt/collective/collective.h"
-#include "aqt/core/array.h"
+#include "aqt/core/aval.h"
 #include "aqt/core/dtype.h"
 #include "aqt/graph/op.h"
 #include "aqt/graph/value.h"

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "aqt/core/array.h"
+#include "aqt/core/array_ops.h"
 #include "aqt/graph/basic_ops.h"
 #include "aqt/quant/numerics/arith.h"
 

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "aqt/core/array.h"
+#include "aqt/core/array_ops.h"
 #include "aqt/core/dtype.h"
 #include "aqt/graph/value.h"
 

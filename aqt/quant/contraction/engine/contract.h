@@ -7,7 +7,7 @@
 #include <memory>
 #include <optional>
 
-#include "aqt/core/array.h"
+#include "aqt/core/array_ref.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/machine/target.h"

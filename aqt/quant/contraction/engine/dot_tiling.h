@@ -13,7 +13,7 @@
 #include <optional>
 
 #include "absl/status/statusor.h"
-#include "aqt/core/array.h"
+#include "aqt/core/array_ref.h"
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/shape.h"
 #include "aqt/quant/config/config.h"

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "aqt/core/array.h"
+#include "aqt/core/array_ref.h"
 #include "aqt/core/dtype.h"
 #include "aqt/quant/contraction/engine/product_plan.h"
 #include "aqt/quant/contraction/engine/quantize_side.h"

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "aqt/core/array_ops.h"
 #include "aqt/core/machine/target.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/kernels/gemm/gemm.h"

@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "aqt/core/array.h"
+#include "aqt/core/array_ref.h"
 #include "aqt/quant/contraction/residuals.h"
 
 namespace aqt {

@@ -11,7 +11,7 @@
 // is faster, rows are stored by lines (kernels/gemm_by_lines.h), in at most 12 MiB. Otherwise they are packed, in at
 // most 8 MiB, or one group of one example if that is larger.
 
-#include "aqt/core/array.h"
+#include "aqt/core/array_ref.h"
 #include "aqt/kernels/gemm/gemm.h"
 #include "aqt/kernels/panels/operand.h"
 #include "aqt/quant/config/call_options.h"
