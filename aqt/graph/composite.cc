@@ -1,5 +1,6 @@
 #include "aqt/graph/composite.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -66,6 +67,9 @@ absl::StatusOr<OpKernel> Composite::MakeKernel(absl::Span<const KernelInput> ope
 
 absl::StatusOr<std::vector<Array>> Composite::EvalByKernel(absl::Span<const Array> operands,
                                                            absl::Span<const bool> needed) const {
+  const absl::InlinedVector<bool, 4> all(needed.size(), true);
+  // A kernel is made for something; and errors appear in any case.
+  if (std::find(needed.begin(), needed.end(), true) == needed.end()) needed = all;
   std::vector<KernelInput> given;
   std::vector<const void*> in;
   for (const Array& operand : operands) {

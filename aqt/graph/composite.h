@@ -1,10 +1,10 @@
 #ifndef AQT_GRAPH_COMPOSITE_H_
 #define AQT_GRAPH_COMPOSITE_H_
 
-// An operation defined outside the graph: one equation that other operations define (`Expand`), optionally with a
-// faster way to the same bits (`Eval`, `MakeKernel`) and a gradient of its own. This is the only way to extend the closed set
-// of operations. Most composites derive from CompositeBase (composite_base.h), which has the defaults that need the
-// graph.
+// An operation that is defined outside of the graph: one equation whose meaning is given by other operations
+// (`Expand`), possibly with a faster way to the same bits (`Eval`, `MakeKernel`) and a gradient of its own. It is the
+// one way to extend the closed set of operations; the graph knows it only by this interface. Most composites derive
+// from CompositeBase (composite_base.h), which has the defaults that need the graph: this header is below the graph.
 
 #include <memory>
 #include <optional>
@@ -48,8 +48,8 @@ class Composite : public std::enable_shared_from_this<Composite> {
   virtual absl::StatusOr<std::vector<Array>> Eval(absl::Span<const Array> operands,
                                                   absl::Span<const bool> needed) const = 0;
 
-  // The same as a function on memory, for operands like these; `needed` has an entry for each output. By default it
-  // runs Eval and copies the results. Errors: those of Eval that do not depend on data.
+  // The same as a function on memory, for operands like these; at least one output is needed. By default it runs Eval
+  // and copies the results. Errors: those of Eval that do not depend on data.
   virtual absl::StatusOr<OpKernel> MakeKernel(absl::Span<const KernelInput> operands,
                                               absl::Span<const bool> needed) const;
 

@@ -278,9 +278,11 @@ TEST(CompositeTest, EvalByKernel) {
   ASSERT_THAT(both, IsOk());
   EXPECT_EQ((*both)[0].data(), x.data()) << "the operand, not a copy";
   EXPECT_TRUE(BitEqual((*both)[1], Array::Of<float>({-3, 4}, {2})));
-  const absl::StatusOr<std::vector<Array>> one = mirror->Eval({x}, {true, false});
-  ASSERT_THAT(one, IsOk());
-  EXPECT_TRUE(BitEqual((*one)[0], x));
+  for (const bool needed : {false, true}) {
+    const absl::StatusOr<std::vector<Array>> one = mirror->Eval({x}, {needed, false});
+    ASSERT_THAT(one, IsOk());
+    EXPECT_TRUE(BitEqual((*one)[0], x));
+  }
 }
 
 TEST(CompositeTest, PoisonedOperandsPoisonEveryOutput) {
