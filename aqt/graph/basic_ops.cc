@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "aqt/core/array_ops.h"
 #include "aqt/core/checked_extents.h"
 #include "aqt/graph/bind_one.h"
 #include "aqt/graph/trace.h"

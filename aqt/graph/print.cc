@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "aqt/core/array_ops.h"
 #include "aqt/graph/program.h"
 
 namespace aqt {

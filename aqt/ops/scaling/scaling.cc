@@ -69,8 +69,8 @@ class ScalingOp : public CompositeOf<ScalingStep> {
     return {Plain(in[0])};
   }
   absl::StatusOr<OpKernel> MakeKernel(absl::Span<const KernelInput> in, absl::Span<const bool> needed) const override {
-    const bool computes = step_.kind == ScalingKind::kGetScale || step_.dtype.has_value();
-    if (computes && !step_.backward) return CompositeBase::MakeKernel(in, needed);
+    const bool computes = fields_.kind == ScalingKind::kGetScale || fields_.dtype.has_value();
+    if (computes && !fields_.backward) return CompositeBase::MakeKernel(in, needed);
     return OpKernel{.run = [](const KernelCall&) { return absl::OkStatus(); }, .same = {{0, 0}}};
   }
 
