@@ -13,6 +13,9 @@ COPTS = [
 
 TEST_COPTS = COPTS
 
+# For code that runs once per file or command: its size counts, its speed does not.
+SMALL_COPTS = COPTS + ["-Os"]
+
 # For every library whose results are promised bit for bit (docs/bits.md): no
 # contraction of a*b+c into one rounding, and optimised even in a fastbuild.
 BITS_COPTS = COPTS + [

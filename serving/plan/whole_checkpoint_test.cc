@@ -110,12 +110,12 @@ TEST(MissingLayersTest, AreNamed) {
               ElementsAre("config.json says num_hidden_layers 4, but layers 2, 3 of model.layers are missing; is the "
                           "checkpoint complete?"));
   EXPECT_THAT(MissingLayers(R"({"num_hidden_layers": 3})", {"model.layers.0", "model.layers.2"}),
-              ElementsAre(HasSubstr("of model.layers layer 1 is missing")));
+              ElementsAre(HasSubstr("layer 1 of model.layers is missing")));
   EXPECT_THAT(MissingLayers(R"({"n_layer": 30})", {"h.0"}),
-              ElementsAre(HasSubstr("of h layers 1, 2, 3, 4, 5, 6, 7, 8 and 21 more are missing")));
+              ElementsAre(HasSubstr("layers 1, 2, 3, 4, 5, 6, 7, 8 and 21 more of h are missing")));
   for (const char* key : {"num_layers", "n_layers", "num_transformer_layers"}) {
     EXPECT_THAT(MissingLayers(absl::StrCat("{\"", key, "\": 2}"), {"transformer.blocks.0"}),
-                ElementsAre(HasSubstr("layer 1 is missing")))
+                ElementsAre(HasSubstr("layer 1 of transformer.blocks is missing")))
         << key;
   }
 }
@@ -133,10 +133,10 @@ TEST(MissingLayersTest, PartsOfAModel) {
               ElementsAre(HasSubstr("vision_config.num_hidden_layers 3, but layer 2 of vision_tower.encoder.layers")));
   all.erase(all.begin() + 1);
   EXPECT_THAT(MissingLayers(R"({"thinker_config": {"text_config": {"num_hidden_layers": 2}}})", all),
-              ElementsAre(HasSubstr("of model.layers layer 1 is missing")));
+              ElementsAre(HasSubstr("layer 1 of model.layers is missing")));
   // An image model has no other layers.
   EXPECT_THAT(MissingLayers(R"({"num_hidden_layers": 2})", {"vit.encoder.layer.0"}),
-              ElementsAre(HasSubstr("of vit.encoder.layer layer 1 is missing")));
+              ElementsAre(HasSubstr("layer 1 of vit.encoder.layer is missing")));
 }
 
 TEST(MissingLayersTest, EncodersAndDecoders) {

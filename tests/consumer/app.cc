@@ -19,8 +19,8 @@ int main() {
   const auto plan = aqt::DotGeneralPlan::Make(config, lhs.aval(), rhs.aval(), aqt::MatMulDims());
   if (!plan.ok()) return std::fprintf(stderr, "%s\n", plan.status().ToString().c_str()), 1;
   aqt::Residuals residuals;
-  absl::Status status = plan->Forward(lhs, rhs, {}, aqt::MutableArrayRef(y, {2, 2}), &residuals);
-  status.Update(plan->Backward(aqt::ArrayRef(g, {2, 2}), residuals, {}, aqt::MutableArrayRef(dx, {2, 3}),
+  absl::Status status = plan->Forward(lhs, rhs, /*context=*/{}, aqt::MutableArrayRef(y, {2, 2}), &residuals);
+  status.Update(plan->Backward(aqt::ArrayRef(g, {2, 2}), residuals, /*context=*/{}, aqt::MutableArrayRef(dx, {2, 3}),
                                aqt::MutableArrayRef(dw, {3, 2})));
   if (!status.ok()) return std::fprintf(stderr, "%s\n", status.ToString().c_str()), 1;
 

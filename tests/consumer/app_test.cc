@@ -1,4 +1,5 @@
 #include "aqt/core/array.h"
+#include "aqt/core/array_ops.h"
 #include "aqt/core/dtype.h"
 #include "gtest/gtest.h"
 

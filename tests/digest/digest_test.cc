@@ -35,7 +35,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "aqt/kernels/target.h"
+#include "aqt/core/machine/target.h"
 #include "tests/digest/cases.h"
 #include "tests/digest/digest.h"
 

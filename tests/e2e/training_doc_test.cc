@@ -85,7 +85,7 @@ absl::StatusOr<Array> TrainAndServe(const std::vector<SlotValues>& batches, cons
 
   AQT_ASSIGN_OR_RETURN(Program model, Trace(ModelFn, {x}));
   AQT_ASSIGN_OR_RETURN(SlotValues frozen, Freeze(model, config, trainer.state()));  // quantizes the weights, once
-  AQT_RETURN_IF_ERROR(nn::SaveState(io::LocalFileSystem(), "served.safetensors", {frozen, {}}));
+  AQT_RETURN_IF_ERROR(nn::SaveState(io::LocalFileSystem(), "served.safetensors", {.state = frozen}));
 
   kernels::ThreadPool pool(4);
   const UseExecutor threads(&pool);  // during its lifetime; bits do not depend on it

@@ -284,7 +284,7 @@ TEST_F(CheckpointTest, ASnapshotOfLinks) {
   EXPECT_THAT(Names(c), ElementsAre("0:a"));
   EXPECT_THAT(c.other_files(), ElementsAre("1_Pooling/config.json", "config.json"));
   EXPECT_THAT(c.warnings(),
-              ElementsAre(AllOf(HasSubstr("3 files of "), HasSubstr("are links to somewhere else"),
+              ElementsAre(AllOf(HasSubstr("3 files of "), HasSubstr("are links out of it"),
                                 HasSubstr("'config.json' -> '"), HasSubstr("blobs/1'")),
                           AllOf(HasSubstr("'data' is left out: it is a link to the folder"), HasSubstr("secret"))));
 }

@@ -20,7 +20,7 @@ namespace aqt::nn {
 // The contents of a state file.
 struct StateFile {
   SlotValues state;
-  std::map<std::string, std::string> metadata;  // keys must not begin with "packed:"
+  std::map<std::string, std::string> metadata = {};  // keys must not begin with "packed:"
 };
 
 // Writes a state file atomically, replacing an existing one. Errors: those of io::SafetensorsWriter.

@@ -111,7 +111,7 @@ class OtherTrees(unittest.TestCase):
     def test_long_functions_are_named(self):
         self.write("a.cc", "int a;\n\nvoid F() {\n" + "  G();\n" * 79 + "}\n")
         self.write("b.cc", "void F() {\n" + "  G();\n" * 78 + "}\n")
-        self.write("gemm_amx.cc", "void F() {\n" + "  G();\n" * 99 + "}\n")
+        self.write("aqt/kernels/gemm/isa/amx.cc", "void F() {\n" + "  G();\n" * 99 + "}\n")
         self.assertEqual(long_functions.problems(self.root, gate.files(self.root)),
                          ["a.cc:3: the function has 81 lines, at most 80 are allowed"])
 

@@ -14,8 +14,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import format as gate  # noqa: E402  pylint: disable=wrong-import-position
 
 MOST_LINES = 80
-# To be split; no others may be added.
-EXCEPTIONS = {"gemm_amx.cc"}
+# Its function is one loop around tiles that stay in registers; no others may be added.
+EXCEPTIONS = {"aqt/kernels/gemm/isa/amx.cc"}
 
 DIRECTIVE = re.compile(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", re.M)
 NAMESPACE = re.compile(r"(?:inline )?namespace\b|extern\b")
@@ -75,7 +75,7 @@ def problems(root, names):
     """"FILE:LINE: ..." for each function that is too long."""
     found = []
     for name in names:
-        if name.endswith(".proto") or pathlib.PurePath(name).name in EXCEPTIONS:
+        if name.endswith(".proto") or name in EXCEPTIONS:
             continue
         text = (pathlib.Path(root) / name).read_text(encoding="utf-8")
         found += [f"{name}:{line}: the function has {lines} lines, at most {MOST_LINES} are allowed"
