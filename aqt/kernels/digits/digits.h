@@ -10,11 +10,10 @@
 // fixed order.
 //
 // The arithmetic for one row of x: k is split into groups (DigitFormat::Group). Subnormal f32 and bf16 elements count
-// as zero. If a scale group, or k without scales, has at most kMaxDigitGroup elements, the first layer of a group holds
-// all elements. Each further layer holds x - u v, the part that the previous layer dropped, until nothing is left or
-// there are kMaxDigitLayers. So a short row is nearly always held exactly: in bf16 and f16 mostly by one layer, in f32
-// by two.
-// Otherwise the nonzero elements of each group are sorted into layers:
+// as zero. If k <= kMaxDigitGroup, the first layer of a group holds all elements. Each further layer holds x - u v, the
+// part that the previous layer dropped, until nothing is left or there are kMaxDigitLayers. So a short row is nearly
+// always held exactly: in bf16 and f16 mostly by one layer, in f32 by two.
+// If k is larger, the nonzero elements of each group are sorted into layers:
 //   Let A be the largest magnitude among the remaining elements, and 2^e <= A < 2^(e+1). If at least half of them are
 //   >= 2^(e - kDigitLayerBits), or if this is the last allowed layer (kMaxDigitLayers), all of them form the layer.
 //   Otherwise those at or above the bound form it, and the smaller ones, the majority, are left for the next layer.
@@ -44,8 +43,8 @@
 //                    + (G L + 5) eps * sum over g of (sum over layers of |t u s|)
 // The first term is what the digits drop, the second is the later rounding; an f32 loop has K eps sum |x q s|. At least
 // half of the elements of a layer, unless it is the last allowed one, are larger than A / 128. So the first term is
-// small compared to sum |x q s| unless q vanishes at exactly these elements. For a short row (DigitFormat::is_short)
-// the first term has 1.8e-21 A instead, with A the largest element of the group: the error is that of an f32 loop.
+// small compared to sum |x q s| unless q vanishes at exactly these elements. For a short row (k <= kMaxDigitGroup) the
+// first term has 1.8e-21 A instead, with A the largest element of the group: the error is that of an f32 loop.
 
 #include <algorithm>
 #include <cstdint>
@@ -78,9 +77,8 @@ struct DigitFormat {
   int64_t scale_group = 0;  // consecutive k that share a scale; 0: no scales
 
   bool has_scales() const { return scale_group != 0; }
-  // Whether x loses nothing that an f32 loop would keep: see above. With scales it depends on the scale groups, not on
-  // k: each is summed as the product of a tile of its own.
-  bool is_short() const { return (has_scales() ? std::min(scale_group, k) : k) <= kMaxDigitGroup; }
+  // Whether x loses nothing that an f32 loop would keep: see above.
+  bool is_short() const { return k <= kMaxDigitGroup; }
   // Scale groups of more than kMaxDigitGroup elements are split.
   struct Group {
     int64_t begin, size, scale;  // elements [begin, begin + size) of k, and the index of their scale

@@ -23,7 +23,6 @@
 #include "aqt/quant/contraction/dot_general.h"
 #include "aqt/quant/contraction/dot_general_test_util.h"
 #include "aqt/quant/contraction/dot_operand.h"
-#include "aqt/testing/random.h"
 #include "aqt/testing/same_bits.h"
 
 namespace aqt {
@@ -88,9 +87,7 @@ TEST(WeightOnly, TilesOfKInOneProduct) {
   for (const TiledProblem& problem : problems) {
     for (const int bits : {8, 4, 2}) {
       SCOPED_TRACE(absl::StrCat(problem.name, ", ", bits, " bits"));
-      // All 24 bits of a mantissa count: the digits of one layer do not hold them.
-      const Array lhs = testing::RandomArray({DType::kF32, problem.lhs}, 1);
-      const Array rhs = testing::RandomArray({DType::kF32, problem.rhs}, 2);
+      const Array lhs = RandomArray(DType::kF32, problem.lhs, 1), rhs = RandomArray(DType::kF32, problem.rhs, 2);
       DotGeneral config = DotGeneralMake(std::nullopt, bits);
       config.tiling = *DotTilingFromEinsum(problem.equation, problem.tiles);
       for (const kernels::Target target : kernels::SupportedTargets()) {
