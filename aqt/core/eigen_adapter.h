@@ -36,7 +36,7 @@ constexpr bool HasMemory() {
   return (Eigen::internal::traits<M>::Flags & Eigen::DirectAccessBit) != 0;
 }
 
-// An Eigen matrix-like expression with memory, its own or not: not a sum, a product, a transpose of a product, ...
+// An Eigen matrix-like expression with memory, owned or not; not a sum, a product, a transpose of a product, ...
 template <class M>
 concept EigenMatrix = std::is_base_of_v<Eigen::DenseBase<std::remove_cv_t<M>>, std::remove_cv_t<M>> &&
     HasMemory<std::remove_cv_t<M>>();
@@ -104,7 +104,7 @@ ArrayRef ViewOf(const T& tensor) {
   return {internal::EigenDType<typename T::Scalar>(), layout.shape, layout.strides, tensor.data()};
 }
 
-// A temporary matrix would take its memory with it. (A temporary map or block does not, and is allowed.)
+// Deleted: the view would outlive the memory of a temporary matrix. (A temporary map or block is allowed.)
 template <internal::OwningEigenMatrix M>
 ArrayRef ViewOf(const M&&) = delete;
 

@@ -4,7 +4,7 @@
 // Counter-based random numbers: Threefry-2x32 (20 rounds) with the key handling of jax.random, bit for bit.
 //
 // Nothing here has state. Number i of a draw is a function of (key, size of the draw, i), so any part of a draw can be
-// computed on any thread. kernels/noise.h draws numbers in bulk; this file is plain and slow.
+// computed on any thread. kernels/random/noise.h draws numbers in bulk; this file is plain and slow.
 //
 //   const Key key = MakeKey(0);
 //   RandomBits bits(SplitKey(key, 2, 0), n);

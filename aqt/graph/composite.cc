@@ -13,7 +13,7 @@
 namespace aqt {
 namespace {
 
-// Runs Eval, and copies its results: they may be operands, or belong to somebody else.
+// Runs Eval and copies its results, which may be operands or owned elsewhere.
 class EvalKernel {
  public:
   EvalKernel(std::shared_ptr<const Composite> op, absl::Span<const KernelInput> operands, std::vector<Aval> outputs,
@@ -68,7 +68,7 @@ absl::StatusOr<OpKernel> Composite::MakeKernel(absl::Span<const KernelInput> ope
 absl::StatusOr<std::vector<Array>> Composite::EvalByKernel(absl::Span<const Array> operands,
                                                            absl::Span<const bool> needed) const {
   const absl::InlinedVector<bool, 4> all(needed.size(), true);
-  // A kernel is made for something; and errors appear in any case.
+  // A kernel has at least one output, and errors appear even if no output is needed.
   if (std::find(needed.begin(), needed.end(), true) == needed.end()) needed = all;
   std::vector<KernelInput> given;
   std::vector<const void*> in;

@@ -1,10 +1,10 @@
 #ifndef AQT_GRAPH_COMPOSITE_H_
 #define AQT_GRAPH_COMPOSITE_H_
 
-// An operation that is defined outside of the graph: one equation whose meaning is given by other operations
-// (`Expand`), possibly with a faster way to the same bits (`Eval`, `MakeKernel`) and a gradient of its own. It is the
-// one way to extend the closed set of operations; the graph knows it only by this interface. Most composites derive
-// from CompositeBase (composite_base.h), which has the defaults that need the graph: this header is below the graph.
+// An operation defined outside the graph: one equation that other operations define (`Expand`), optionally with a
+// faster way to the same bits (`Eval`, `MakeKernel`) and its own gradient. This is the only way to extend the closed
+// set of operations. Most composites derive from CompositeBase (composite_base.h), which has the defaults that need the
+// graph: this header is below it.
 
 #include <memory>
 #include <optional>

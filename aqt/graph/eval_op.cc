@@ -30,7 +30,7 @@ namespace {
 
 using Refs = absl::Span<const ArrayRef>;
 
-// x with other shape and strides, starting `offset` elements later.
+// x with another shape and strides, starting `offset` elements later.
 ArrayRef View(const ArrayRef& x, const Shape& shape, const Strides& strides, int64_t offset = 0) {
   const char* data = static_cast<const char*>(x.data);
   return ArrayRef(x.dtype, shape, strides, data == nullptr ? nullptr : data + offset * SizeOf(x.dtype));

@@ -5,7 +5,7 @@
 //
 // Operands of one operation have equal dtypes and shapes unless stated otherwise; nothing is broadcast or converted
 // implicitly here (ops:: in basic_ops.h inserts the equations). Arithmetic dtypes are f16, bf16, f32, f64 and s32; for
-// NaN, wrapping and rounding see kernels/elementwise.h, reduce.h and contraction.h.
+// NaN, wrapping and rounding see kernels/elementwise/elementwise.h, reduce.h and contraction.h.
 
 #include <cstdint>
 #include <memory>
@@ -141,7 +141,7 @@ struct TakeOp {
   bool operator==(const TakeOp&) const = default;
 };
 // (indices s32, updates): the sum of the updates by index; `axis` with `extent` replaces the axes of `indices`. The
-// counterpart of TakeOp, with indices clamped the same way. kernels/gather.h states the order of sums.
+// counterpart of TakeOp, with indices clamped the same way. kernels/move/gather.h states the order of sums.
 struct ScatterAddOp {
   int64_t axis;
   int64_t extent;

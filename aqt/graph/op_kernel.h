@@ -1,8 +1,8 @@
 #ifndef AQT_GRAPH_OP_KERNEL_H_
 #define AQT_GRAPH_OP_KERNEL_H_
 
-// An operation as a function on memory, with everything decided that does not depend on data: what an Executable
-// (runtime/executable.h) takes of it.
+// An operation compiled for an Executable (runtime/executable.h): a function on memory, with everything decided that
+// does not depend on data.
 
 #include <cstdint>
 #include <functional>

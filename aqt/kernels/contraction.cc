@@ -42,7 +42,7 @@ Array Gather(const ArrayRef& x, DType dtype, const Axes& first, const Axes& seco
 
 // ---- the matrix kernels
 
-// The operand as the kernels see it; a copy, kept by `gathered`, if it has more axes than they take.
+// The kernels' view of the operand. If it has more axes than they support, this is a copy that `gathered` keeps.
 Operand OperandOrCopy(const ArrayRef& x, const OperandAxes& axes, std::shared_ptr<void>& gathered) {
   if (!HasTooManyAxes(x.shape)) return OperandOf(x, axes);
   gathered = AllocateUninitialized(x.aval().num_bytes());
@@ -73,7 +73,7 @@ const GemmKernel& Kernel(GemmSums sums, const ArrayRef& lhs, const OperandAxes& 
   return ChooseGemm(types, BestTarget(), Extent(lhs.shape, a.rows));
 }
 
-// Sums of floats times integers.
+// Computes sums of floats times integers.
 void RunDigits(const ArrayRef& floats, const OperandAxes& a, const ArrayRef& integers, const OperandAxes& b,
                float* sums, Executor* executor) {
   const Target target = BestTarget();
@@ -166,7 +166,7 @@ GemmOutput OutputOf(const MutableArrayRef& out, const OperandAxes& lhs) {
 
 void Contract(const DotDims& dims, const ArrayRef& lhs, const ArrayRef& rhs, const MutableArrayRef& out,
               Executor* executor) {
-  if (out.shape.num_elements() == 0) return;  // an operand without elements may have 2^40 rows
+  if (out.shape.num_elements() == 0) return;  // an empty operand may have 2^40 rows
   const OperandAxes a = OperandAxesOf(dims, Side::kLhs, lhs.shape.rank());
   const OperandAxes b = OperandAxesOf(dims, Side::kRhs, rhs.shape.rank());
   if (lhs.dtype == DType::kF64) {

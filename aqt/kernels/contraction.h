@@ -37,7 +37,7 @@ GemmOutput OutputOf(const MutableArrayRef& out, const OperandAxes& lhs);
 // out = lhs . rhs over `dims`; out is dense. Each output element is a sum over the contracting axes, row-major in the
 // order of dims.lhs_contracting. The operand dtypes determine the type and the rounding of the sum:
 //   f16, bf16, f32      f32, in ascending order from +0, on the machine's best target. Its steps are those of
-//                       gemm_table.h: f16 and f32 have the same bits on all targets with FMA
+//                       kernels/gemm/table.h: f16 and f32 have the same bits on all targets with FMA
 //   such an lhs with s8, s4 or s2
 //                       as specified in digits.h, with the same bits on all targets
 //   f64                 f64, in the same order, with each product and each sum rounded

@@ -119,7 +119,7 @@ TEST(ContractionTest, SmallFloatsSumInF32AndRoundOnce) {
         magnitude += std::fabs(Cast(a, DType::kF64).View<double>()[i / 5 * 300 + k] *
                                Cast(b, DType::kF64).View<double>()[k * 5 + i % 5]);
       }
-      // At most 302 roundings, by gemm_table.h.
+      // At most 302 roundings, by kernels/gemm/table.h.
       EXPECT_LE(std::fabs(sums.View<float>()[i] - exact.View<double>()[i]), 303 * 0x1p-24 * magnitude);
     }
   }

@@ -13,7 +13,7 @@
 
 namespace aqt::internal {
 
-// Outputs that nobody needs are written into scratch memory.
+// Outputs that are not needed are written to scratch memory.
 class OutputPlaces {
  public:
   // This part of the scratch memory follows the first `scratch_bytes`. `needed` has an entry for each output.

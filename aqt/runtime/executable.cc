@@ -48,7 +48,7 @@ struct Frame {
   std::vector<void*> out;
   std::vector<const void*> epilogue_in;
   std::vector<void*> epilogue_out;
-  std::vector<Range> outputs;  // that hold any elements
+  std::vector<Range> outputs;  // those with elements
 
   char* arena_at(int64_t offset) const { return static_cast<char*>(arena.get()) + offset; }
   // `in` and `out` of the step.

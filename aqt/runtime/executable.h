@@ -7,7 +7,7 @@
 //   AQT_ASSIGN_OR_RETURN(std::vector<Array> outputs, step.Run(args));
 //
 // docs/runtime.md describes these decisions, fusion and the memory of a call. The bits are those of Eval
-// (graph/eval.h), which defines the meaning of programs.
+// (graph/interpret/eval.h), which defines the meaning of programs.
 
 #include <cstddef>
 #include <cstdint>

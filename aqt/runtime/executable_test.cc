@@ -184,7 +184,7 @@ TEST(ExecutableTest, ErrorsOfCompositesNameTheEquation) {
               FailsWith(absl::StatusCode::kOutOfRange, {"adder [layer]: nothing is here", "f32[0]"}));
 }
 
-// Arguments in memory that outputs are computed in.
+// Arguments in memory in which outputs are computed.
 class InPlaceTest : public ::testing::Test {
  protected:
   // Output i is in the memory of argument i, if `i` is in `updated`.

@@ -12,7 +12,7 @@
 // their sizes). Programs of this process that are prepared with the same array share its packed form.
 //
 // Calls run as an Executable (executable.h), or equation by equation if there are hooks. The bits are those of Eval
-// (graph/eval.h) of the program itself.
+// (graph/interpret/eval.h) of the program itself.
 
 #include <cstdint>
 #include <memory>

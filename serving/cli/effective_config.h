@@ -27,8 +27,8 @@ absl::StatusOr<std::string> EffectiveConfig(const io::FileSystem& fs, absl::stri
 absl::StatusOr<Program> ReadProgram(const io::FileSystem& fs, absl::string_view file);
 
 // The effect of an inject configuration, a preset or a textproto, on the program in a file, saved or as text
-// (transforms/inject_outline.h), kind by kind. `unmatched` receives the rules without matches, if these are an error
-// (strict).
+// (transforms/quantize/inject_outline.h), kind by kind. `unmatched` receives the rules without matches, if these are an
+// error (strict).
 absl::StatusOr<std::string> InjectionReport(const io::FileSystem& fs, absl::string_view source,
                                             absl::string_view program_file, std::vector<std::string>* unmatched);
 

@@ -1,4 +1,4 @@
-// The models are those of the recordings, operation by operation; layers and scales are those of nn/fp8_dense.h.
+// The models are those of the recordings, operation by operation; layers and scales are those of nn/layers/fp8_dense.h.
 #include "tests/systems_check/fp8layers_models.h"
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// Layers in 8-bit floats with delayed scaling: ops/fp8_scaling.h, ops/fp8_dot.h, ops/fp8_projections.h.
+// Layers in 8-bit floats with delayed scaling: ops/fp8/fp8_scaling.h, ops/fp8/fp8_dot.h, ops/fp8/fp8_projections.h.
 #include "tests/systems_check/run_fp8layers.h"
 
 #include <cstdint>

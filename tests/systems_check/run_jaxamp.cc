@@ -1,4 +1,4 @@
-// Mixed precision and loss scaling: transforms/amp.h and loss_scale.h.
+// Mixed precision and loss scaling: transforms/precision/amp.h and loss_scale.h.
 #include "tests/systems_check/run_jaxamp.h"
 
 #include <algorithm>

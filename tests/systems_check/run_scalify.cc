@@ -1,4 +1,4 @@
-// Scaled arithmetic: transforms/scaled.h, scalify.h and ops/scaling.h.
+// Scaled arithmetic: transforms/precision/scaled.h, scalify.h and ops/scaling/scaling.h.
 #include "tests/systems_check/run_scalify.h"
 
 #include <cmath>

@@ -12,7 +12,7 @@
 namespace aqt {
 namespace {
 
-// What becomes of each equation.
+// Which equations are evaluated and which stay.
 struct Division {
   std::vector<bool> is_known;             // by variable
   std::vector<bool> is_constant;          // by variable: known from constants alone

@@ -9,7 +9,7 @@
 // gives the same bytes. A later version of this library reads every earlier format.
 //
 // A call (call.h) is saved with its body; other composites by codecs, which the caller passes: those of aqt/ops are
-// ops::ProgramCodecs() (ops/composite_proto.h).
+// ops::ProgramCodecs() (ops/saved/composite_proto.h).
 
 #include <cstdint>
 #include <functional>

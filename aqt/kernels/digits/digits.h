@@ -130,7 +130,7 @@ struct DigitArgs {
   DigitFormat format = {};
   const void* rhs = nullptr;    // weights in this format
   int64_t rhs_batch_bytes = 0;  // 0 if all matrices of a batch share the weights
-  DigitScales lhs_scales = {};  // of integers x
+  DigitScales lhs_scales = {};  // for an integer x
   void* scratch = nullptr;      // DigitScratchBytes(...) bytes, aligned to kPanelAlignment
 };
 

@@ -14,7 +14,7 @@ namespace aqt::kernels::internal {
 
 inline constexpr int64_t kDigits = 3;
 inline constexpr int64_t kPanelColumns = DigitFormat::kPanelColumns;
-// Sums are kept as two halves of a panel because FinishTile (gemm_driver.h) takes 32 columns.
+// Sums are kept as two halves of a panel because FinishTile (kernels/gemm/driver.h) takes 32 columns.
 inline constexpr int64_t kHalfColumns = 32;
 
 // The memory layout of the digits of a group: tiles of `tile_rows` layers (each belongs to a row of x), in one of these

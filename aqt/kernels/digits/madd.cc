@@ -46,7 +46,7 @@ HWY_INLINE V16 Pair(const char* p) {
 HWY_INLINE void Step(V16 weights, V16 pair, V32& sum) {
   V32 unused = sum;
   sum = hn::ReorderWidenMulAccumulate(D32(), weights, pair, sum, unused);
-  // As in gemm_s8_madd.cc.
+  // As in kernels/gemm/isa/s8_madd.cc.
   __asm__("" : "+v"(sum.raw));
 }
 

@@ -58,7 +58,7 @@ HWY_INLINE V32 Unpack(V32 packed) {
   return hn::And(shifted, hn::Set(D32(), ((1 << kBits) - 1) * 0x01010101));
 }
 
-// Assembly for the same reasons as in gemm_dot.cc.
+// Assembly for the same reasons as in kernels/gemm/isa/dot.cc.
 HWY_INLINE void Step(V32 weights, V32 word, V32& sum) {
   __asm__ volatile("vpdpbusd %2, %1, %0" : "+v"(sum.raw) : "v"(weights.raw), "v"(word.raw));
 }

@@ -12,8 +12,8 @@
 namespace aqt::kernels {
 namespace {
 
-// The product of panels [first, last) of rows of matrix b, by blocks of k: each is packed and added to the sums of many
-// columns. `buffer` has room for all k of these rows, which is more than a block of k and the sums.
+// The product of panels [first, last) of the rows of matrix b, by blocks of k. Each block is packed and added to the
+// sums of many columns. `buffer` has room for all k of these rows, which is more than a block of k plus the sums.
 void MultiplySliced(const GemmKernel& kernel, const GemmProblem& problem, const GemmPanels& rhs, int64_t b,
                     int64_t first, int64_t last, char* buffer) {
   const int64_t panels = last - first, step = kernel.block_groups * kernel.lhs.k_group;
@@ -38,7 +38,7 @@ void RunGemmByBlocks(const GemmKernel& kernel, const GemmProblem& problem, const
   const int64_t blocks = problem.batch * cuts.count;
   const auto run = [&](int64_t part) {
     const int64_t begin = blocks * part / cuts.parts, end = blocks * (part + 1) / cuts.parts;
-    // All blocks of the part take turns in the place of its first one, and of the next, which may be larger.
+    // All blocks of the part take turns in the space of its first and its next block, which may be larger.
     char* const panels = static_cast<char*>(buffer) + cuts.Begin(begin);
     for (int64_t i = begin; i < end; ++i) {
       const int64_t b = i / cuts.count, block = i % cuts.count;
@@ -49,7 +49,7 @@ void RunGemmByBlocks(const GemmKernel& kernel, const GemmProblem& problem, const
       }
       PackPanels(kernel.target, kernel.lhs, problem.lhs, {b, first, last, 0, problem.k}, panels,
                  problem.subnormals_are_zero);
-      // The kernel looks for row m0 behind the rows before it, which are not there.
+      // The kernel computes the address of row m0 relative to row 0, which is not stored.
       GemmPanels own = rhs;
       own.lhs = reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(panels) - first * cuts.panel_bytes);
       own.lhs_batch_bytes = 0;

@@ -3,7 +3,7 @@
 
 // A product whose lhs rows overlap, like the windows of a convolution. Panels hold an element once for every row that
 // contains it: nine times for 3 x 3 windows. Here the lhs is cut into lines of 64 bytes that are stored once, and the
-// tiles read their rows from these lines (LhsLines). As in gemm_by_blocks.h, a block of rows is stored just before it
+// tiles read their rows from these lines (LhsLines). As in by_blocks.h, a block of rows is stored just before it
 // is multiplied.
 //
 // Within a run of rows, the innermost axis, the sources of neighbouring rows are a fixed number of bytes apart: one

@@ -1,9 +1,9 @@
 #ifndef AQT_KERNELS_GEMM_DRIVER_H_
 #define AQT_KERNELS_GEMM_DRIVER_H_
 
-// The loops around a tile: blocking over columns and k, tails, scales, and storing finished tiles. One template for all
-// kernels whose tiles are in vector registers; only the tile policy differs. The AMX kernels have loops of their own
-// (gemm_amx.cc): their tiles are configured, loaded and stored as a whole.
+// The loops around a tile: blocking over columns and k, tails, scales, and storing finished tiles. All kernels
+// with tiles in vector registers share one template; only the tile policy differs. The AMX kernels have their own loops
+// (isa/amx.cc), because their tiles are configured, loaded and stored as a unit.
 //
 // A tile policy has
 //   kTarget                    the instructions it may use
@@ -124,7 +124,7 @@ inline constexpr int64_t kShortRhsBytes = 16 << 10;
 inline constexpr int64_t kMaxSumGroups = 16384;
 static_assert(kMaxSumGroups * 4 * 255 * 128 < int64_t{1} << 31);
 
-// The i-th of n parts of these rows.
+// Part i of n of these rows.
 inline RowsAhead PartOf(const RowsAhead& ahead, int64_t i, int64_t n) {
   const int64_t first = ahead.rows * i / n, last = ahead.rows * (i + 1) / n;
   RowsAhead part = ahead;
@@ -133,12 +133,12 @@ inline RowsAhead PartOf(const RowsAhead& ahead, int64_t i, int64_t n) {
   return part;
 }
 
-// kernel.block, and Epilogue::block on what it has stored.
+// Runs kernel.block, and then Epilogue::block on the output it stored.
 void RunBlock(const GemmKernel& kernel, const GemmProblem& problem, const GemmPanels& panels, int64_t b, int64_t m0,
               int64_t m1, int64_t n0, int64_t n1);
-// The block epilogue, if there is one, of rows [m0, m1) and columns [n0, n1) of matrix b.
+// Runs the block epilogue, if there is one, on rows [m0, m1) and columns [n0, n1) of matrix b.
 void RunBlockEpilogue(const GemmProblem& problem, int64_t b, int64_t m0, int64_t m1, int64_t n0, int64_t n1);
-// A block epilogue goes over at least so many columns, if there are as many, and over so many elements at a time, which
+// A block epilogue covers at least this many columns if the output has them, and this many elements at a time, which
 // are still in L2.
 inline constexpr int64_t kEpilogueColumns = 128, kEpilogueElements = 24 << 10;
 
@@ -148,14 +148,14 @@ void LoadScales(const float* scale, int64_t stride, int64_t index, int64_t count
 // The maximum number of columns of a tile.
 inline constexpr int64_t kMaxTileCols = 32;
 
-// Runs the epilogue on the finished sums sums[r * stride + j] (stride is the tile's number of columns) for product rows
-// [m, m + rows) and columns [n, n + cols) of matrix b, and stores the result in any dtype and with any strides.
+// Runs the epilogue on the finished sums sums[r * stride + j] (stride is the column count of the tile) for product rows
+// [m, m + rows) and columns [n, n + cols) of matrix b. Stores the result in any dtype with any strides.
 void FinishTile(Target target, const GemmProblem& problem, int64_t b, int64_t m, int64_t rows, int64_t n, int64_t cols,
                 const int32_t* sums, int64_t stride);
 void FinishTile(Target target, const GemmProblem& problem, int64_t b, int64_t m, int64_t rows, int64_t n, int64_t cols,
                 const float* sums, int64_t stride);
 
-// Copies the used rows and columns of a tile, whose rows have kCols columns.
+// Copies the used rows and columns of a tile whose rows have kCols columns.
 template <int64_t kCols, class T>
 inline void CopyPart(const T* tile, int64_t rows, int64_t cols, T* out, int64_t out_stride) {
   for (int64_t r = 0; r < rows; ++r, tile += kCols, out += out_stride) {
@@ -215,7 +215,7 @@ struct PanelRun {
 // avoids reading each line before it is written, and keeps the operands cached.
 inline constexpr int64_t kStreamBytes = 16 << 20;
 
-// Whether tiles of `tile_cols` columns of an f32 output, which a kernel finishes in registers, are streamed.
+// Whether tiles of `tile_cols` columns of an f32 output that the kernel finishes in registers are streamed.
 inline bool StreamsOutput(const GemmProblem& problem, int64_t tile_cols) {
   const auto whole_lines = [](const AxisGroup& group) {
     return std::all_of(group.stride, group.stride + group.rank, [](int64_t stride) { return stride % 16 == 0; });
@@ -253,11 +253,11 @@ template <class Acc>
 TileFinish TileFinishOf(const GemmOutput& out, const Epilogue& epi) {
   if (!out.HasRows()) return TileFinish::kGeneral;
   if (out.dtype == DType::kS32 && std::is_integral_v<Acc>) return TileFinish::kStore;
-  // Sums of integers are at least 1 or 0, so their products with scales are hardly ever subnormal.
+  // Integer sums are 0 or at least 1 in magnitude, so their products with scales are hardly ever subnormal.
   if (std::is_integral_v<Acc> && epi.subnormals_are_zero) return TileFinish::kGeneral;
   if (out.dtype == DType::kF32 && epi.IsF32()) return TileFinish::kF32;
   if (out.dtype != DType::kBF16) return TileFinish::kGeneral;
-  // Each step rounds to bf16, or there is one step. Where a scale is absent, a product with 1 changes nothing.
+  // Every step rounds to bf16, or there is only one step. If a scale is absent, multiplying by 1 changes nothing.
   const bool unscaled = epi.lhs_scale == nullptr && epi.rhs_scale == nullptr;
   const bool rounds = epi.sum_dtype == DType::kBF16 && (epi.lhs_scale == nullptr || epi.first_dtype == DType::kBF16) &&
                       (epi.rhs_scale == nullptr || epi.second_dtype == DType::kBF16);

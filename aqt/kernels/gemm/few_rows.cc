@@ -149,7 +149,7 @@ void MultiplyFewRows(const GemmKernel& kernel, const GemmProblem& problem, float
     }
   }
   const int64_t chunks = CeilDiv(problem.n, kFewRowsChunk);
-  // Matrices with a common output are added up in order.
+  // Matrices that share an output are accumulated in order.
   const int64_t together = problem.epilogue.adds ? problem.batch : 1;
   const auto run = [&](int64_t task) {
     const int64_t first = task / chunks * together, n = task % chunks * kFewRowsChunk;

@@ -16,7 +16,7 @@ namespace aqt::kernels {
 // Columns that are multiplied together: their sums stay in L2, and an rhs in place is read in runs of 4 KiB.
 inline constexpr int64_t kFewRowsChunk = 1024;
 
-// Floats of `lhs_rows`: the lhs, dense.
+// Floats in `lhs_rows`, a dense copy of the lhs.
 int64_t FewRowsFloats(const Operand& lhs);
 
 // What RunGemm gives for operands that Pack packed, bit for bit.

@@ -36,7 +36,7 @@ bool TakesFewRows(const GemmKernel& kernel, const Operand& lhs, const Operand& r
   return Choose(kernel, GemmProblem::Of(lhs, rhs, {}), {}, Machine(), /*threads=*/1).strategy == GemmStrategy::kFewRows;
 }
 
-// Of f32 with FMA, on this machine.
+// The f32 kernels with FMA on this machine.
 std::vector<const GemmKernel*> Kernels() {
   std::vector<const GemmKernel*> kernels;
   for (const GemmKernel* kernel : AllGemmKernels()) {

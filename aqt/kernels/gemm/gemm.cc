@@ -54,7 +54,7 @@ void RunPanels(const GemmKernel& kernel, const GemmProblem& problem, const GemmP
   const GemmReport report(kernel, problem);
   const int64_t mr = kernel.lhs.width, nr = kernel.rhs.width;
   const int64_t m_panels = kernel.lhs.NumPanels(problem.m), n_panels = kernel.rhs.NumPanels(problem.n);
-  // What is added up stays in L2 from one matrix of the batch to the next.
+  // Accumulated sums stay in L2 from one matrix of the batch to the next.
   const bool adds = problem.epilogue.adds;
   const int64_t m_tasks = schedule.panels.m_tasks, n_tasks = schedule.panels.n_tasks;
   const auto run = [&](int64_t task) {

@@ -4,7 +4,7 @@
 // The matrix product of packed operands, common to all element types:
 //   out[b, m, n] = epilogue(sum over k of lhs[b, m, k] * rhs[b, n, k])
 // A caller that quantizes the lhs on each call and packs the rhs once:
-//   const GemmKernel& kernel = ChooseGemm({}, BestTarget(), m);  // gemm_table.h
+//   const GemmKernel& kernel = ChooseGemm({}, BestTarget(), m);  // table.h
 //   Pack(kernel.target, kernel.rhs, weights, rhs_panels, executor);
 //   QuantizePack(kernel.target, kernel.lhs, {.src = x, .scale = x_scale, .panels = lhs_panels}, rule, executor);
 //   RunGemm(kernel, problem, {.lhs = lhs_panels, .rhs = rhs_panels}, executor);
@@ -44,8 +44,8 @@ struct Epilogue {
   // Accumulate instead of step 4: out = out + value, rounded. The output is f32. Matrices of a batch may share an
   // output; they are accumulated in order.
   bool adds = false;
-  // Null, or run on each block of the output when it is stored; GemmProblem::HasBlocks must hold. The output begins at
-  // element block_offset of that which blocks are a part of.
+  // Null, or run on each block of the output after it is stored; GemmProblem::HasBlocks must hold. block_offset is the
+  // offset of this output within the full output that the blocks index.
   BlockEpilogue* block = nullptr;
   int64_t block_offset = 0;
 
@@ -94,14 +94,15 @@ struct GemmProblem {
   }
   // Makes it out^T = rhs x lhs, which has the same bits.
   void ExchangeOperands();
-  // Whether Epilogue::block can be run.
+  // Whether Epilogue::block can run.
   bool HasBlocks() const { return out.HasRows() && !epilogue.adds; }
 };
 
-// An lhs whose rows overlap, as windows of a convolution do: each line of 64 bytes is stored once, not once for every
-// row that has it (gemm_by_lines.h). Step i of 16 groups of row m is the line at
+// An lhs whose rows overlap, like the windows of a convolution. Each line of 64 bytes is stored once instead of once
+// per row that contains it (by_lines.h). Step i of 16 groups of row m is the line at
 //   GemmPanels::lhs + 64 * (positions.Offset(m) - first) + steps[i]
-// Rows of a run, the last axis, have their lines side by side, as in a panel. No tile goes beyond the end of a run.
+// The rows of a run, the last axis, have their lines side by side, as in a panel. A tile never crosses the end of a
+// run.
 struct LhsLines {
   AxisGroup positions;  // its last axis has stride 1
   int64_t first = 0;
@@ -122,8 +123,8 @@ struct GemmPanels {
   const void* rhs = nullptr;
   // From a matrix of the batch to the next; 0 if all share one.
   int64_t lhs_batch_bytes = 0, rhs_batch_bytes = 0;
-  const LhsLines* lhs_lines = nullptr;  // if not null, `lhs` holds lines instead, as a block of gemm_by_lines.h may
-  RowsAhead ahead = {};                 // a block may fetch them into L2 meanwhile
+  const LhsLines* lhs_lines = nullptr;  // if not null, `lhs` holds lines instead, as a block of by_lines.h may
+  RowsAhead ahead = {};                 // prefetched into L2 by a block
 };
 
 // The type in which a kernel sums products.
@@ -141,13 +142,15 @@ struct GemmKernel {
   int32_t products_per_cycle, row_unit;
   // The largest unit of work: in rows, a multiple of lhs.width, and in bytes of lhs panels (if rows of this k fit).
   int32_t block_rows, block_bytes;
-  // One part of the work: rows [m0, m1) and columns [n0, n1) of matrix b; m0 and n0 are multiples of the panel widths.
+  // Computes one unit of work: rows [m0, m1) and columns [n0, n1) of matrix b; m0 and n0 are multiples of the panel
+  // widths.
   void (*block)(const GemmProblem& problem, const GemmPanels& panels, int64_t b, int64_t m0, int64_t m1, int64_t n0,
                 int64_t n1);
-  // Kernels that sum in f32 and, block of k by block of k, in memory: how many groups of k a block has, a multiple of
-  // 16, and what adds one to the sums of `rows` rows and a panel of columns. The panels hold these groups, of the lhs
-  // lhs_panel_bytes apart. The sum of row r and column j is sums[r * rhs.width + j], which `first` sets; there is room
-  // for whole panels of rows. Meanwhile it may fetch what comes next into L2. Null if the kernel has none.
+  // For kernels that can sum in f32 in memory, one block of k at a time: the number of groups of k in a block, a
+  // multiple of 16, and the function that adds one block to the sums of `rows` rows and a panel of columns. The panels
+  // hold just these groups; those of the lhs are lhs_panel_bytes apart. The sum of row r and column j is sums[r *
+  // rhs.width + j]; if `first`, it is set instead of added to. `sums` has room for whole panels of rows. The function
+  // may prefetch the two RowsAhead into L2. Null if the kernel does not support this.
   int32_t block_groups = 0;
   void (*add_block)(const void* lhs, int64_t lhs_panel_bytes, const void* rhs, int64_t groups, int64_t rows, bool first,
                     float* sums, const RowsAhead& columns_ahead, const RowsAhead& rows_ahead) = nullptr;

@@ -445,7 +445,7 @@ TEST_P(GemmF32Test, ErrorsStayBelowTheBound) {
     std::vector<double> want(s.batch * s.m * s.n), magnitude(want.size());
     ReferenceGemmF32(s.batch, s.m, s.n, s.k, lhs.data(), rhs.data(), want.data(), magnitude.data());
     const std::vector<float> got = Product(kernel, s, DType::kF32, lhs.data(), rhs.data()).Run<float>(kernel);
-    // At most k + 1 roundings, by gemm_table.h, each with a relative error of at most 2^-24.
+    // At most k + 1 roundings, by table.h, each with a relative error of at most 2^-24.
     const double steps = static_cast<double>(s.k + 1) * 0x1p-24, bound = steps / (1 - steps);
     for (size_t i = 0; i < got.size(); ++i) {
       ASSERT_LE(std::fabs(got[i] - want[i]), bound * magnitude[i]) << ::testing::PrintToString(s) << ", element " << i;
@@ -614,7 +614,7 @@ std::vector<BFloat16> RandomBf16(int64_t n, uint64_t seed) {
   return values;
 }
 
-// The sum of one element as specified in gemm_table.h.
+// The sum of one element as specified in table.h.
 float Bf16Sum(const GemmKernel& kernel, const BFloat16* lhs, const BFloat16* rhs, int64_t k) {
   const auto flushed = [](float x) { return std::fabs(x) < 0x1p-126f ? std::copysign(0.0f, x) : x; };
   const auto fma = [&](int64_t i, float sum) {

@@ -12,7 +12,7 @@
 namespace aqt::kernels {
 namespace {
 
-// Short runs that are far from each other: nothing but the fetch brings them ahead.
+// For short, scattered runs, which only this prefetch brings in ahead of time.
 constexpr int64_t kScatteredLines = 96;
 
 // What packing these panels of an rhs reads, like AheadOf. Also handles rows that are contiguous instead of k.
@@ -42,7 +42,7 @@ void MultiplyWholeK(const GemmKernel& kernel, const GemmProblem& problem, const 
   for (int64_t p = part.first_col; p < part.last_col; p += cuts.panels_at_once) {
     const int64_t end = std::min(p + cuts.panels_at_once, part.last_col);
     PackPanels(kernel.target, kernel.rhs, problem.rhs, {part.b, p, end, 0, k}, rhs_panels, problem.subnormals_are_zero);
-    // The kernel looks for panel p behind those before it, which are not there.
+    // The kernel computes the address of panel p relative to panel 0, which is not stored.
     own.rhs = reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(rhs_panels) - p * panel_bytes);
     if (cuts.fetches && end < part.last_col) {
       const int64_t next_end = std::min(end + cuts.panels_at_once, part.last_col);

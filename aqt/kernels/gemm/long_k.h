@@ -1,9 +1,9 @@
 #ifndef AQT_KERNELS_GEMM_LONG_K_H_
 #define AQT_KERNELS_GEMM_LONG_K_H_
 
-// A product of floats whose operands are both packed one block of k at a time, just before the block is added to the
-// sums: for a long k and few rows and columns, such as the gradient of a convolution's kernel, and where Choose
-// (gemm_schedule.h) says so.
+// A float product that packs both operands one block of k at a time, just before the block is added to the sums. For a
+// long k with few rows and columns, such as the gradient of a convolution kernel, and wherever Choose (schedule.h)
+// picks it.
 
 #include <cstdint>
 
@@ -23,7 +23,7 @@ void RunGemmLongK(const GemmKernel& kernel, const GemmProblem& problem, const Lo
 
 namespace internal {
 
-// Panels [first_row, last_row) of the rows of matrix b, and [first_col, last_col) of its columns.
+// Panels [first_row, last_row) of the rows of matrix b, and panels [first_col, last_col) of its columns.
 struct PanelsOfProduct {
   int64_t b, first_row, last_row, first_col, last_col;
 };

@@ -13,7 +13,7 @@
 namespace aqt::kernels {
 
 ProductBytes ProductBytesOf(const GemmKernel& kernel, int64_t batch, int64_t m, int64_t n, int64_t k) {
-  // A few rows are never more than their panels.
+  // A few rows never need more than their panels.
   return {
       .lhs = std::max(batch * kernel.lhs.PackedBytes(m, k), ChosenLongKBytes(kernel, batch, m, n, k, ThisMachine())),
       .rhs = batch * kernel.rhs.PackedBytes(n, k)};

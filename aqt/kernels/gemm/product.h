@@ -1,7 +1,7 @@
 #ifndef AQT_KERNELS_GEMM_PRODUCT_H_
 #define AQT_KERNELS_GEMM_PRODUCT_H_
 
-// The product of operands of which any may not be packed yet. It packs them as gemm_schedule.h chooses.
+// The product of operands of which any may not be packed yet. It packs them as schedule.h chooses.
 
 #include <cstdint>
 
@@ -10,7 +10,7 @@
 
 namespace aqt::kernels {
 
-// What ProductBuffers have to hold if neither operand is packed, for any number of threads.
+// The required sizes of ProductBuffers if neither operand is packed, for any number of threads.
 struct ProductBytes {
   int64_t lhs = 0, rhs = 0;
 };

@@ -45,7 +45,7 @@ GemmStrategy StrategyOf(const GemmKernel& kernel, const Case& c, int64_t threads
   return Choose(kernel, ProblemOf(c, kernel), {}, Machine(), threads).strategy;
 }
 
-// Values of a kernel's operand; of floats some are subnormal.
+// Values for a kernel's operand; some floats are subnormal.
 std::vector<char> Values(Element element, int64_t n, uint32_t seed) {
   if (element != Element::kF32 && element != Element::kBF16) {
     const std::vector<int8_t> values = RandomS8(n, seed);

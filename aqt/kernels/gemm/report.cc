@@ -9,7 +9,8 @@
 namespace aqt::kernels::internal {
 namespace {
 
-// Reports a product that took `seconds`; 0 if that was not measured. One call per line, so that threads do not mix.
+// Reports a product that took `seconds` (0 if that was not measured). Writes each line with one call, so that threads
+// do not interleave.
 void Report(const GemmKernel& kernel, const GemmProblem& problem, double seconds) {
   char time[64] = "";
   if (seconds > 0) {

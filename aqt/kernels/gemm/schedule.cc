@@ -16,7 +16,7 @@ int64_t RoundUp(int64_t a, int64_t b) { return CeilDiv(a, b) * b; }
 
 // ---- kPanels
 
-// Products that are added up: sums of this size stay in L1 or L2, and the rhs is read in runs long enough to hide its
+// Accumulating products: sums of this size stay in L1 or L2, and the rhs is read in runs long enough to hide its
 // latency.
 constexpr int64_t kAddedBytes = 16 << 10;
 constexpr int64_t kMinAddedColumns = 256;
@@ -141,7 +141,7 @@ PanelCuts CutPanels(const GemmKernel& kernel, const GemmProblem& problem, const 
     cuts.n_tasks = std::clamp<int64_t>(problem.n / columns, 1, n_panels);
   }
   if (threads == 1) return cuts;
-  // A task of products that are added up jumps from matrix to matrix. With few rows the reading takes all the time, and
+  // A task of accumulating products jumps from matrix to matrix. With few rows the reading takes all the time, and
   // long runs are read faster.
   const int64_t per_thread = adds && m_panels == 1 ? 1 : kPartsPerThread;
   return EvenTasks(cuts, per_thread, adds ? 1 : problem.batch, m_panels, n_panels, threads);

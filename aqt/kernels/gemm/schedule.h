@@ -2,17 +2,17 @@
 #define AQT_KERNELS_GEMM_SCHEDULE_H_
 
 // How a product is computed: what is packed when, and how the work is cut. Every strategy and every cut gives the same
-// bits, so the choice may depend on the caches and on the number of threads: the sums of floats go on from part to part
-// in the order of k. What would change a sum, such as the steps of a tile (gemm_table.h), is a constant of the kernel.
+// bits, so the choice may depend on the caches and on the number of threads: float sums continue from part to part
+// in the order of k. Sizes that would change a sum, such as the steps of a tile (table.h), are constants of the kernel.
 //
 // strategy   packs                                  for
 // kPanels    all of both operands first             anything
-// kFewRows   nothing, or pieces of the rhs in L1    a few rows of f32 (gemm_few_rows.h)
+// kFewRows   nothing, or pieces of the rhs in L1    a few rows of f32 (few_rows.h)
 // kLongK     both, a block of k at a time           a small product on several threads; an rhs that leaves the caches
-//                                                   and not many rows (gemm_long_k.h)
+//                                                   and not many rows (long_k.h)
 // kByBlocks  the rhs first, then a block of rows    an lhs whose blocks stay in L2, or whose rows overlap
-//            at a time                              (gemm_by_blocks.h)
-// A convolution may store its windows by lines instead, which its own plan decides (gemm_by_lines.h).
+//            at a time                              (by_blocks.h)
+// A convolution may store its windows by lines instead; its own plan decides that (by_lines.h).
 //
 // The sizes are tuned for an L2 of 1 MiB or more. Where it is smaller, those that must fit it shrink with it.
 
@@ -27,7 +27,8 @@ namespace aqt::kernels {
 
 enum class GemmStrategy : uint8_t { kPanels, kFewRows, kLongK, kByBlocks };
 
-// kPanels: each matrix in m_tasks x n_tasks tasks of whole panels. If products are added up, a task has all matrices.
+// kPanels: each matrix in m_tasks x n_tasks tasks of whole panels. When products are accumulated, a task has all
+// matrices.
 struct PanelCuts {
   int64_t m_tasks = 1, n_tasks = 1;
 

@@ -19,7 +19,7 @@ namespace {
 
 constexpr int64_t kM = 4100, kN = 1040, kK = 8;
 
-// [kM, kN] of f32; neighbours of the output keep their bytes.
+// [kM, kN] of f32; memory around the output keeps its bytes.
 GemmProblem ProblemFor(char* out) { return GemmProblem::Dense(1, kM, kN, kK, DType::kF32, out); }
 
 TEST(StreamTest, LargeOutputsOfWholeLinesAreStreamed) {

@@ -40,7 +40,7 @@ HWY_INLINE VF Flushed(VF v) {
 }
 
 // Ops has
-//   Acc, kLhs, kRhs, kBlockGroups     as in the tile policy (gemm_driver.h); kRhs.width = kVectors * kLanes
+//   Acc, kLhs, kRhs, kBlockGroups     as in the tile policy (driver.h); kRhs.width = kVectors * kLanes
 //   Broadcast(p)                      one group of the lhs in all lanes
 //   LoadRhs<kWide, kPart>(p)          one group of kLanes rows of the rhs: number kPart of those that share their bytes
 // for float sums
@@ -162,7 +162,7 @@ struct VectorTile : Ops {
     }
   }
 
-  // Begins with init[r * init_stride + column], or with 0. From one panel to the next, init moves on by `rhs.bytes`.
+  // Starts from init[r * init_stride + column], or from 0. From one panel to the next, init advances by `rhs.bytes`.
   template <bool kWide, int R, int P>
   static HWY_INLINE void Sum(internal::TileLhs lhs, Panels rhs, int64_t groups, const Acc* init, int64_t init_stride,
                              Sums<R, P>& s) {

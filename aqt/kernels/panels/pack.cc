@@ -295,7 +295,7 @@ void AbsMaxOfRows(Target target, const QuantizeArgs& args, bool flush_products, 
                {Advance(src.data, src.dtype, from), src.dtype, rows, cols, src.rows.InnerStride(), src.k.InnerStride()},
                absmax + to);
   });
-  // Subnormals of f16 are normal in f32, which the arithmetic uses.
+  // Subnormals of f16 are normal in f32, the type of the arithmetic.
   for (int64_t r = 0; r < r1 - r0; ++r) absmax[r] = FlushSubnormalIf(args.step.subnormals_are_zero, absmax[r]);
 }
 

@@ -29,7 +29,7 @@ struct FloatMatrix {
   int64_t col_stride = 1;
 };
 
-// The number of groups of `group` columns, the last one possibly shorter.
+// The number of groups of `group` columns; the last group may be shorter.
 inline int64_t NumGroups(int64_t cols, int64_t group) { return CeilDiv(cols, group); }
 
 struct Range {

@@ -12,7 +12,7 @@
 // is the positive quiet NaN of T (0x7fc00000, 0x7fc0, 0x7e00). All targets give the same bits. quantize_reference.h is
 // the plain version.
 //
-// With `subnormals_are_zero` (AQT's arithmetic is XLA's) subnormal f32 and bf16 x and scales are treated as zero; f16
+// With `subnormals_are_zero` (AQT uses XLA's arithmetic) subnormal f32 and bf16 x and scales are treated as zero; f16
 // subnormals never are. Results need no such rule: a subnormal quotient or product rounds to the integer 0, and a
 // nonzero integer times a normal scale is normal; noise hides it or is 0, too. The comparison is explicit; the
 // processor's own flush mode is not touched and should be off.
@@ -52,7 +52,7 @@ struct QuantizeMatrixArgs {
   float hi = 127;
   bool subnormals_are_zero = false;  // kMultiplyByInverse only
   NoiseMatrix noise;                 // kMultiplyByInverse only
-  // Not 0: x goes on behind these rows, and what is so many elements further on may be fetched into the L2 cache.
+  // If not 0, x continues past these rows, and data `ahead` elements later may be prefetched into L2.
   int64_t ahead = 0;
   // Element (r, c) goes to q[r * q_row_stride + c * q_col_stride].
   int8_t* q = nullptr;
@@ -76,7 +76,7 @@ struct Line {
   // If not null, element i is multiplied by factor[i * factor_stride] and rounded to `dtype`, which must be a float.
   const float* factor = nullptr;
   int64_t factor_stride = 0;  // 0 or 1
-  // Subnormal elements and products of f32 and bf16 become zeros.
+  // Whether subnormal f32 and bf16 elements and products become zeros.
   bool subnormals_are_zero = false;
 };
 
@@ -92,7 +92,7 @@ struct DequantizeMatrixArgs {
   int64_t q_col_stride = 1;
   ScaleGrid grid;
   bool subnormals_are_zero = false;
-  // Element (r, c) goes to x[r * row_stride + c * col_stride], of type `dtype` (kF32, kBF16 or kF16).
+  // Element (r, c) goes to x[r * row_stride + c * col_stride], with element type `dtype` (kF32, kBF16 or kF16).
   void* x = nullptr;
   DType dtype = DType::kF32;
   int64_t row_stride = 0;

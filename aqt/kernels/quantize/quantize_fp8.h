@@ -21,7 +21,7 @@ namespace aqt::kernels {
 struct QuantizeFp8Args {
   FloatMatrix x;
   DType product_dtype = DType::kF32;  // f32, or the dtype of x
-  ScaleGrid grid;                     // of inverse scales; zero_point is null
+  ScaleGrid grid;                     // inverse scales; zero_point is null
   bool subnormals_are_zero = false;   // subnormal f32 and bf16 x count as zero
   DType q_dtype = DType::kE4M3FN;     // or kE5M2
   // The code of element (r, c) goes to q[r * q_row_stride + c * q_col_stride].

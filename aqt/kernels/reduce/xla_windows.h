@@ -14,7 +14,7 @@ namespace aqt::kernels {
 
 inline constexpr int64_t kXlaWindow = 32;
 
-// At least one.
+// The number of windows; at least 1.
 inline int64_t NumXlaWindows(int64_t n) { return std::max<int64_t>(1, CeilDiv(n, kXlaWindow)); }
 
 // The number of elements missing from the first window of n elements.

@@ -25,7 +25,7 @@ struct ConvOptions {
   ConvDims dims = {.padding = ConvPadding::kSame};
   bool use_bias = true;
   // Quantization of this layer's convolution. If unset, it is a plain convolution, which rules with ops "conv" may
-  // still quantize (transforms/inject.h). Both ways give the same program.
+  // still quantize (transforms/quantize/inject.h). Both ways give the same program.
   std::optional<QuantizedDotOptions> conv = std::nullopt;
   // If unset, LecunUniform over all axes of the kernel but the last.
   Initializer kernel_init = nullptr;

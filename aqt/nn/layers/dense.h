@@ -22,7 +22,7 @@ struct DenseOptions {
   int64_t features = 0;  // of the output; at least 1
   bool use_bias = true;
   // Quantization of this layer's contraction. If unset, it is a plain contraction, which rules may still quantize
-  // (transforms/inject.h). Both ways give the same program, even if a layer is used more than once
+  // (transforms/quantize/inject.h). Both ways give the same program, even if a layer is used more than once
   // (NextContractionName).
   std::optional<QuantizedDotOptions> dot_general = std::nullopt;
   Initializer kernel_init = LecunUniform({0});

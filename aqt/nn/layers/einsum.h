@@ -17,7 +17,7 @@ struct EinsumOptions {
   Shape kernel = {};  // the shape of the kernel; extents at least 1
   bool use_bias = true;
   // Quantization of this layer's contraction. If unset, it is a plain einsum, which rules with ops "einsum" may still
-  // quantize (transforms/inject.h). Both ways give the same program.
+  // quantize (transforms/quantize/inject.h). Both ways give the same program.
   std::optional<QuantizedDotOptions> einsum = std::nullopt;
   // If unset, LecunNormal, where fan_in covers the axes of the kernel that are not in the result.
   Initializer kernel_init = nullptr;

@@ -6,9 +6,9 @@
 // from the originals: docs/differences-from-fp8layers.md.
 //
 // The parameters are those of nn::Parameter: kernel, always a matrix, and bias, always a vector. The state
-// (ops/fp8_dot.h) is six statistics, input_scale, input_amax_history, kernel_scale, ..., under the name of the layer's
-// contraction (NextContractionName: a layer that is used twice has one state for each use). A trainer updates, saves
-// and restores them like all statistics. Running the layer without a gradient does not change them.
+// (ops/fp8/fp8_dot.h) is six statistics, input_scale, input_amax_history, kernel_scale, ..., under the name of the
+// layer's contraction (NextContractionName: a layer that is used twice has one state for each use). A trainer updates,
+// saves and restores them like all statistics. Running the layer without a gradient does not change them.
 
 #include <cstdint>
 #include <functional>

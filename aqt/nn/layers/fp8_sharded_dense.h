@@ -2,7 +2,7 @@
 #define AQT_NN_LAYERS_FP8_SHARDED_DENSE_H_
 
 // The layer of fp8_dense.h sharded over a mesh of processes: rules map the logical axes of its input and parameters to
-// axes of the mesh (ops/fp8_sharding.h), and each process has its shards (ops/fp8_sharded_dense.h).
+// axes of the mesh (ops/fp8/fp8_sharding.h), and each process has its shards (ops/fp8/fp8_sharded_dense.h).
 
 #include <array>
 #include <source_location>

@@ -6,7 +6,7 @@
 //   AQT_ASSIGN_OR_RETURN(const PreparedProgram served, nn::Serve({model}, config, trainer.state()));
 //   AQT_ASSIGN_OR_RETURN(const SlotValues out, served.Eval({{Slot{SlotKind::kData, "x"}, x}}));
 //
-// The parts are Freeze and ServeProgram (transforms/serve.h) and PreparedProgram (runtime/prepared_program.h).
+// The parts are Freeze and ServeProgram (transforms/quantize/serve.h) and PreparedProgram (runtime/prepared_program.h).
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"

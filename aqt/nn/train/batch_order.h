@@ -19,8 +19,8 @@ std::vector<int64_t> EpochOrder(Key key, int64_t rows, int64_t epoch);
 // an epoch that does not fill a batch is dropped. 1 <= batch <= rows, step >= 0.
 std::vector<int64_t> RowsOfStep(Key key, int64_t rows, int64_t batch, int64_t step);
 
-// The rows of process `rank`: equal consecutive parts, as DataParallel (transforms/data_parallel.h) divides a batch.
-// 0 <= rank < processes, which divides rows.size().
+// The rows of process `rank`: equal consecutive parts, as DataParallel (transforms/parallel/data_parallel.h) divides a
+// batch. 0 <= rank < processes, which divides rows.size().
 std::vector<int64_t> ShareOf(const std::vector<int64_t>& rows, int rank, int processes);
 
 }  // namespace aqt::nn

@@ -80,8 +80,8 @@ std::vector<T> Elements(const Array& array) {
   return {view.begin(), view.end()};
 }
 
-// decay^t as the program computes it: f64's, and f32's as f64's rounded (kernels/elementwise.h; the cases here are not
-// ties).
+// decay^t as the program computes it: f64's, and f32's as f64's rounded (kernels/elementwise/elementwise.h; the cases
+// here are not ties).
 template <class T>
 T PowerOf(double decay, int32_t t) {
   return static_cast<T>(std::pow(static_cast<double>(static_cast<T>(decay)), t));

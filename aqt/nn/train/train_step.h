@@ -31,7 +31,7 @@ struct Ema {
 // A skipped step changes none of this state. A step that only accumulates changes no state of 3 and 4. Statistics of
 // calibrations and the scaler's state belong to the loss: they change in every step.
 struct StepOptions {
-  // The gradients are those of the scaled loss (transforms/loss_scale.h).
+  // The gradients are those of the scaled loss (transforms/precision/loss_scale.h).
   std::optional<DynamicScaler> scaler = std::nullopt;
   // A step whose gradients are not all finite leaves the parameters and the optimizer's state as they are, at most this
   // many times in a row. stat "skip_if_not_finite/count" counts them.

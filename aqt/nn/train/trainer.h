@@ -37,9 +37,9 @@ namespace aqt::nn {
 // The options of Trainer.
 struct TrainOptions {
   StepOptions step = {};
-  // Applied to the step program before it is compiled; null: nothing. In scaled arithmetic (transforms/scalify.h) the
-  // scales of parameters and statistics are part of the state, too: `params` has those that are not 0 (AsScaledArrays,
-  // transforms/scaled_arrays.h). They are saved as they are.
+  // Applied to the step program before it is compiled; null: nothing. In scaled arithmetic
+  // (transforms/precision/scalify.h) the scales of parameters and statistics are part of the state, too: `params` has
+  // those that are not 0 (AsScaledArrays, transforms/precision/scaled_arrays.h). They are saved as they are.
   std::function<absl::StatusOr<Program>(const Program& step)> transform = nullptr;
   // With a scaler: the number of times a step whose results are not finite is repeated with a smaller scaler.
   int redo_on_nan = 0;
@@ -50,8 +50,8 @@ struct TrainOptions {
   // from overflows: watch for NaN only, or leave the scaler out.
   EvalHooks hooks = {};
   // The processes that train together, each in a Trainer of the same program, parameters, key and options. A step is
-  // that of DataParallel (transforms/data_parallel.h), for the loss's batch. Null: one process. Must outlive the
-  // trainer.
+  // that of DataParallel (transforms/parallel/data_parallel.h), for the loss's batch. Null: one process. Must outlive
+  // the trainer.
   Collective* collective = nullptr;
   DataParallelOptions data_parallel = {};
 };

@@ -6,8 +6,8 @@
 //   all_gather(x) {axis=0} -> the parts of all processes, concatenated
 //   sum_gradient(x) -> x, whose gradient is the sum of the gradients of the processes
 // The processes run programs with the same exchanges in the same order. No gradient flows through the first two kinds:
-// they are placed after gradients (transforms/data_parallel.h). They cannot be saved: save a program before they are
-// placed.
+// they are placed after gradients (transforms/parallel/data_parallel.h). They cannot be saved: save a program before
+// they are placed.
 //
 // With `mesh_axes`, names such as "data" or "data,model", an exchange is only between the processes that differ along
 // these axes of a mesh (collective/mesh.h).

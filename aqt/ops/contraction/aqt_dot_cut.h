@@ -1,7 +1,7 @@
 #ifndef AQT_OPS_CONTRACTION_AQT_DOT_CUT_H_
 #define AQT_OPS_CONTRACTION_AQT_DOT_CUT_H_
 
-// A quantized contraction on some rows of its lhs. Internal (transforms/data_parallel.h).
+// A quantized contraction on some rows of its lhs. Internal (transforms/parallel/data_parallel.h).
 
 #include <cstdint>
 #include <optional>

@@ -60,7 +60,7 @@ class AqtDot {
   };
 
   // Errors as for DotGeneralPlan::Make, ConvGeneralPlan::Make and RaggedDotPlan::Make. A convolution is configured by
-  // config.fwd; InvalidArgument for a dlhs, drhs or tiling, which it does not have.
+  // config.fwd; InvalidArgument for dlhs, drhs or tiling, which it does not have.
   // With kForwardOnly its operations have no gradient, and dlhs and drhs are not planned.
   static absl::StatusOr<AqtDot> Make(const DotGeneral& config, const Aval& lhs, const Aval& rhs,
                                      const PlannedDims& dims, const Semantics& semantics, const Modes& modes,

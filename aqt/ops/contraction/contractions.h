@@ -2,7 +2,7 @@
 #define AQT_OPS_CONTRACTION_CONTRACTIONS_H_
 
 // Contractions of floats other than the basic dot_general, as operations of a program. Each is one equation that a rule
-// can quantize (transforms/inject.h). It has gradients, and expands into basic operations with the same bits.
+// can quantize (transforms/quantize/inject.h). It has gradients, and expands into basic operations with the same bits.
 
 #include <memory>
 #include <optional>

@@ -1,7 +1,7 @@
 #ifndef AQT_OPS_CONTRACTION_DRAW_NUMERICS_H_
 #define AQT_OPS_CONTRACTION_DRAW_NUMERICS_H_
 
-// Colours for drawings of programs (graph/draw.h).
+// Colours for drawings of programs (graph/draw/draw.h).
 
 #include "aqt/graph/draw/draw.h"
 #include "aqt/graph/program.h"

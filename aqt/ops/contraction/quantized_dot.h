@@ -1,8 +1,8 @@
 #ifndef AQT_OPS_CONTRACTION_QUANTIZED_DOT_H_
 #define AQT_OPS_CONTRACTION_QUANTIZED_DOT_H_
 
-// The quantized replacement of a contraction, inserted by a rule (transforms/inject.h) or by a layer itself: both give
-// the same equations.
+// The quantized replacement of a contraction, inserted by a rule (transforms/quantize/inject.h) or by a layer itself:
+// both give the same equations.
 
 #include <optional>
 #include <string>

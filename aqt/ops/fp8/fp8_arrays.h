@@ -45,7 +45,7 @@ Value QuantizeToFp8(const Value& x, const Value& scale, DType dtype, std::option
 
 // The product of the dequantized operands in `dtype`, to which the scales are rounded first. If both scales are powers
 // of two: (sum over the contracting axes of the codes * lhs_scale) * rhs_scale, rounded to `dtype`, where the sum is
-// that of bf16 operands in f32 (kernels/gemm_table.h).
+// that of bf16 operands in f32 (kernels/gemm/table.h).
 class Fp8Product {
  public:
   Fp8Product(const Aval& lhs, const Aval& rhs, const DotDims& dims, DType dtype);

@@ -222,7 +222,7 @@ absl::StatusOr<OpKernel> BackwardOp::MakeKernel(absl::Span<const KernelInput> in
                   .scratch_bytes = kernel->scratch_bytes()};
 }
 
-// Fewer outputs than the operation has end the walk, with this error.
+// Fewer outputs than the operation has stop the backward walk with this error.
 Composite::Forward NoSecondDerivative(const Composite& op, absl::Span<const Value> in) {
   const absl::Status status = absl::UnimplementedError(
       "is part of a gradient, and a product in 8-bit floats has no second derivative; differentiate once");

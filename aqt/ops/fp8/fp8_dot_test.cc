@@ -135,7 +135,7 @@ struct ReferenceState {
 };
 
 // The error bound for `terms` products of magnitude `sum` in total, added in f32, then rounded to the dtype: the bound
-// of the kernels (gemm_table.h), plus half a unit of the dtype.
+// of the kernels (kernels/gemm/table.h), plus half a unit of the dtype.
 double Bound(DType dtype, int64_t terms, double sum, double value) {
   const double unit = dtype == DType::kF32 ? 0x1p-24 : dtype == DType::kBF16 ? 0x1p-8 : 0x1p-11;
   const double least = dtype == DType::kF16 ? 0x1p-25 : 0x1p-126;

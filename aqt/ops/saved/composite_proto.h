@@ -1,7 +1,7 @@
 #ifndef AQT_OPS_SAVED_COMPOSITE_PROTO_H_
 #define AQT_OPS_SAVED_COMPOSITE_PROTO_H_
 
-// Programs with the composites of this room as bytes (graph/program_proto.h):
+// Programs with the composites of this room as bytes (graph/saved/program_proto.h):
 //
 //   AQT_ASSIGN_OR_RETURN(std::string bytes, SaveProgram(program, ops::ProgramCodecs()));
 //   AQT_ASSIGN_OR_RETURN(Program loaded, LoadProgram(bytes, ops::ProgramCodecs()));

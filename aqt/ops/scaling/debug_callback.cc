@@ -76,7 +76,7 @@ class CallbackOp : public CompositeBase {
  private:
   void Call(absl::Span<const Array> in) const {
     if (backward_) return;
-    // Copies, as the callback may keep them: memory of an operand is used again.
+    // Copies, because the callback may keep them: the memory of an operand is reused.
     ScaledArray seen{Array::CopyOf(in[0])};
     if (in.size() > 1) seen.scale = Array::CopyOf(in[1]);
     callback_(seen);

@@ -2,7 +2,7 @@
 #define AQT_OPS_SCALING_DEBUG_CALLBACK_H_
 
 // User functions that see values of a program each time it runs, under Eval and under an Executable. In scaled
-// arithmetic (transforms/scalify.h) they see data and scale, and on request the gradient of a value (after
+// arithmetic (transforms/precision/scalify.h) they see data and scale, and on request the gradient of a value (after
 // jax-scalify's debug callbacks).
 //
 //   h = ops::DebugCallback(h, [](const ScaledArray& seen) { LOG(INFO) << ...; });

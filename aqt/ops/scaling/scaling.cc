@@ -35,7 +35,7 @@ std::string NameOf(const ScalingStep& step) {
   return "";
 }
 
-// A step on values, whose cotangents pass; or (of the backward kind) on cotangents, whose values pass.
+// A step on values, whose cotangents pass unchanged; or (the backward kind) on cotangents, whose values pass unchanged.
 class ScalingOp : public CompositeOf<ScalingStep> {
  public:
   using CompositeOf::CompositeOf;

@@ -2,7 +2,7 @@
 #define AQT_OPS_SCALING_SCALING_H_
 
 // Operations that control how numbers are scaled (after jax-scalify). On plain values most of them are the identity;
-// the transform Scalify (transforms/scalify.h) defines their meaning for scaled ones. Each is one equation.
+// the transform Scalify (transforms/precision/scalify.h) defines their meaning for scaled ones. Each is one equation.
 
 #include <memory>
 #include <optional>

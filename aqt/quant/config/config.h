@@ -153,7 +153,7 @@ struct LocalAqt {
 struct DotGeneralRaw {
   Tensor lhs = {}, rhs = {};
   // Dtype of the product before scaling. s32 needs two integer operands (so no kThisInput); null = the larger dtype of
-  // the operands of the product (contraction/contract.h).
+  // the operands of the product (quant/contraction/engine/contract.h).
   std::optional<DType> dg_accumulator_dtype = std::nullopt;
   std::optional<LocalAqt> local_aqt = std::nullopt;
   // SmoothQuant-like exponents; null = off.

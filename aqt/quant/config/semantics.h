@@ -1,7 +1,7 @@
 #ifndef AQT_QUANT_CONFIG_SEMANTICS_H_
 #define AQT_QUANT_CONFIG_SEMANTICS_H_
 
-// The rules by which a configuration (config.h) is computed. runtime.h says how a call runs.
+// The rules by which a configuration (config.h) is computed. call_options.h says how a call runs.
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"

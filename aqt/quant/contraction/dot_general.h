@@ -11,7 +11,7 @@
 // One contraction, with the default dequantization, both sides quantized:
 //   out = R(R(R(sum_k qlhs * qrhs) * scale_lhs) * scale_rhs)          R: to the dtype of the operands
 // The integer sum is exact, so its bits are the same everywhere. A floating point product is summed in f32 in ascending
-// order of k and rounded once; the steps of a sum are those of kernels/gemm_table.h. Without an accumulator dtype the
+// order of k and rounded once; the steps of a sum are those of kernels/gemm/table.h. Without an accumulator dtype the
 // product of two integers wraps in the wider of their dtypes, as in JAX.
 //
 // Backward, for dlhs (drhs likewise): g is quantized by dlhs.lhs and the saved rhs by dlhs.rhs, each along the axes

@@ -366,7 +366,7 @@ Problem RandomProblem(Generator& random) {
     random.MakeConstantArrays(forward || raw == &config.dlhs ? shapes.rhs.rank() : shapes.lhs.rank(),
                               raw->rhs.quantizer);
   }
-  // The LocalAqt was made for the backward contractions of the untiled shapes.
+  // LocalAqt was made for the backward contractions of the untiled shapes.
   if (random.OneIn(3)) {
     config.tiling = random.RandomTiling(shapes);
   } else {

@@ -166,8 +166,8 @@ Letters LettersOf(const RandomEquation& e) {
   return letters;
 }
 
-// Integer sums are exact: the same bits as DotGeneral on operands that were transposed by hand, on each target and for
-// each number of threads.
+// Integer sums are exact: they have the bits of DotGeneral on operands transposed by hand, on every target and with any
+// number of threads.
 TEST(EinsumProperty, QuantizedEqualsDotGeneralOnTransposedOperands) {
   const int64_t first_seed = FromEnvironment("AQT_TEST_SEED", 1), cases = FromEnvironment("AQT_TEST_CASES", 100);
   kernels::ThreadPool pool(3);

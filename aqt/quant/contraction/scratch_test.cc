@@ -92,7 +92,7 @@ TEST(SlotSizes, TakeTheLargestOfEachSlot) {
   EXPECT_EQ(sizes.Total(), 128 + 64);
 }
 
-// A plan holds its configuration and what it has decided, not the memory of its calls.
+// A plan holds its configuration and its decisions, not the memory of its calls.
 TEST(Scratch, AHundredPlansNeedNoMoreThanOne) {
   constexpr int64_t kPlan = 32 << 10;
   const Array lhs = RandomArray(DType::kF32, {512, 512}, 1), rhs = RandomArray(DType::kF32, {512, 512}, 2),

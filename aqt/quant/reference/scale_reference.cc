@@ -247,7 +247,7 @@ Value Bounds(const Percentile& c, const Groups& t, DType&) {
 template <class C>
 concept HasState = CalibrationTraits<C>::kHasState;
 
-// Tests of those with state call only the plan.
+// Tests of calibrations with state use only the plan.
 template <HasState C>
 Value Bounds(const C&, const Groups& t, DType&) {
   AQT_CHECK(!CalibrationTraits<C>::kHasState);

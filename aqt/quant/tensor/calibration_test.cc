@@ -199,7 +199,7 @@ void ExpectTransposedGives(const CalibratedTensor& want, const Quantizer& quanti
   for (const auto& [name, array] : want.state) EXPECT_TRUE(BitEqual(array, again->state.at(name))) << what << name;
 }
 
-// Every kind of calibration over random shapes, axes, dtypes and modes, against the slow form; dense and transposed
+// Every kind of calibration with random shapes, axes, dtypes and modes, against the slow form. Dense and transposed
 // views give the same bits, and so does a state that was copied in between.
 TEST(Calibration, IsTheFormula) {
   for (uint64_t seed = 0; seed < 160; ++seed) {
@@ -256,7 +256,7 @@ TEST(Calibration, IsTheFormula) {
       ExpectNear(Doubles(result->qtensor.scale[0]), want, want, 2 * tolerance + 5 * 0x1p-24 + 2 * unit,
                  absolute + (dtype == DType::kF16 ? 3 * 0x1p-25 : 0), what + " scale");
       ExpectTransposedGives(*result, quantizer, *state, batch, axes, mode, what);
-      // SERVE reads what CONVERT reads, and what was read when nothing was updated.
+      // SERVE reads the same scale as CONVERT, and as a call that updates nothing.
       if (!UpdatesState(quantizer, mode)) {
         const absl::StatusOr<Array> scale = StaticScale(quantizer, *state, x, axes);
         ASSERT_TRUE(scale.ok()) << scale.status();

@@ -114,7 +114,7 @@ TEST(ConfigProtoTest, ErrorsOfAContractionHaveLineAndColumn) {
       {"schema: 1\ndlhs { rhs { use_fwd_quant: true } }", "2:14: ",
        "dlhs.rhs.use_fwd_quant: use_fwd_quant takes the quantization of the operand in fwd, but that is not "
        "quantized"},
-      // A field that the text leaves out has the position of the message around it.
+      // A field that the text leaves out has the position of the enclosing message.
       {"schema: 1 base: 'fully_quantized_int8'\nfwd {\n rhs { quantizer { no_numerics {} } } }",
        "1:1: ", "dlhs.rhs.use_fwd_quant"},
       {"schema: 1 base: 'fully_quantized_int8'\nfwd {}\ndlhs {}\nclear: 'fwd.lhs'", "1:1: ", "drhs.rhs.use_fwd_quant"},

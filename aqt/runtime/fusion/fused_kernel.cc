@@ -61,7 +61,8 @@ class Builder {
 
   void ChooseColumns();
   void FindUses();
-  // Finds the members that become steps of strips (kernels/strip.h), and the broadcasts that these read in place.
+  // Finds the members that become steps of strips (kernels/elementwise/strip.h), and the broadcasts that these read in
+  // place.
   void FindStrips();
   void FindNumbers();
   bool CanBeStep(const FusedMember& member) const;
@@ -83,7 +84,7 @@ class Builder {
   struct Strip;
   int StripOperand(VarId var, Strip& strip) const;  // its id
   void AddStep(int index, Strip& strip, Instruction& instruction);
-  // Whether an instruction for each piece does, of those so far.
+  // Whether any instruction so far that runs for each piece reads the location.
   bool IsRead(const Location& location) const;
   // Whether it is a large operand of the group that no member has read yet.
   bool IsInMemory(VarId var, const Location& location) const;
@@ -438,7 +439,7 @@ std::function<void(const FusedCall&)> PrepareStrip(const kernels::StripFunction&
 
 std::function<void(const FusedCall&)> RunStrip(size_t num_arrays, size_t num_numbers, int64_t width) {
   return [=](const FusedCall& call) {
-    // Only those for each row are read, which are f32.
+    // Only numbers per row are read; they are f32.
     const float* numbers_of_call[kernels::StripBuilder::kMaxOperands];
     for (size_t i = 0; i < num_numbers; ++i) numbers_of_call[i] = static_cast<const float*>(call.in[num_arrays + i]);
     kernels::StripFunction::Run({.arrays = call.in,
@@ -452,7 +453,7 @@ std::function<void(const FusedCall&)> RunStrip(size_t num_arrays, size_t num_num
   };
 }
 
-// The steps first .. last, and between them broadcasts.
+// Adds the steps first .. last and the broadcasts between them.
 void Builder::AddStrip(int first, int last) {
   Strip strip{.first = first, .role = group_.members[first].role};
   Instruction instruction;

@@ -10,7 +10,8 @@
 
 namespace aqt::internal {
 
-// Of an operation that is no composite. Kernels for which nothing can be decided ahead of time run EvalOpInto.
+// The kernel of an operation that is not a composite. Kernels for which nothing can be decided ahead of time run
+// EvalOpInto.
 OpKernel KernelOf(const Op& op, absl::Span<const Aval> in, const Aval& out);
 
 }  // namespace aqt::internal

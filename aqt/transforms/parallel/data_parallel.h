@@ -4,7 +4,7 @@
 // One program on several processes, each with its part of the batch.
 //
 //   AQT_ASSIGN_OR_RETURN(Program part, DataParallel(step, collective.rank(), collective.size()));
-//   const UseCollective use(&collective);               // ops/collective_ops.h
+//   const UseCollective use(&collective);               // ops/collective/collective_ops.h
 //   AQT_ASSIGN_OR_RETURN(SlotValues out, EvalSlots(part, values));
 //
 // nn::Trainer does this (TrainOptions::collective).
@@ -53,9 +53,9 @@ struct DataParallelOptions {
 // The program that process `rank` runs for its part of the batch; `program` is for the full batch. Its inputs of kind
 // data have the process's rows: with n rows along the first axis, n / processes rows starting at rank * n / processes.
 // Inputs of rank 0, those named in `whole`, and inputs of other kinds are replicated. Outputs are those of the full
-// batch, in all processes. The processes exchange what they need (ops/collective_ops.h). InvalidArgument, naming the
-// input, if its first extent is not a multiple of `processes` or `whole` does not name an input; for a rank outside of
-// 0 .. processes - 1; for a program with exchanges.
+// batch, in all processes. The processes exchange what they need (ops/collective/collective_ops.h). InvalidArgument,
+// naming the input, if its first extent is not a multiple of `processes` or `whole` does not name an input; for a rank
+// outside of 0 .. processes - 1; for a program with exchanges.
 absl::StatusOr<Program> DataParallel(const Program& program, int rank, int processes,
                                      const DataParallelOptions& options = {});
 

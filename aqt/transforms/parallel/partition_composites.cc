@@ -24,13 +24,13 @@ namespace {
 using In = absl::Span<const Part>;
 using Result = std::optional<Part>;
 
-// One without a key works by element.
+// Without a key, the operation works by element.
 Result Rule(const Partition&, const CompositeOp& composite, const QvalueFields&, In in, const Aval& out) {
   if (in.size() != 1) return std::nullopt;
   return Part{BindOne(composite, {in[0].value}), out, in[0].axis};
 }
 
-// Scales of rows. Over the batch: AbsMax, which is that of the processes' largest magnitudes.
+// Scales of rows. Over the batch only AbsMax: the maximum of the processes' largest magnitudes.
 Result Rule(const Partition& partition, const CompositeOp& composite, const ScaleFields& op, In in, const Aval& out) {
   if (in.size() != 1) return std::nullopt;
   const int64_t axis = *in[0].axis;

@@ -9,7 +9,7 @@
 // "amp_default". For each equation the first key in the policy decides, in this order:
 //   1. the enclosing scopes, outermost first: "mlp/fc1" gives "mlp", "mlp/fc1" and "fc1"; scopes that are active
 //      around the call of Amp come before the program's own;
-//   2. for a call (graph/call.h), its name; then the operation's name, such as "dot_general" or "exp";
+//   2. for a call (graph/interpret/call.h), its name; then the operation's name, such as "dot_general" or "exp";
 //   3. "amp_default".
 // If no key is in the policy, the operands are not converted. Only floats are converted. The original dtype of an
 // operand is its dtype in the program given to Amp. Inputs and outputs keep their dtypes.

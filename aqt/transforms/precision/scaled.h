@@ -43,7 +43,7 @@ struct ScalifyCompat {
   static ScalifyCompat Original();
 };
 
-// How the scales of a quantized contraction's operands are treated (ops/aqt_dot_general.h).
+// How the scales of a quantized contraction's operands are treated (ops/contraction/aqt_dot_general.h).
 enum class ScalePolicy {
   // The data are quantized, and the scales are multiplied onto the product; the same in both gradients. An operand
   // whose range does not follow its scale is unscaled first: one with a fixed range, statistics, po2_scale, mid alphas,

@@ -11,9 +11,9 @@
 // Every value that depends on a scaled input is scaled, by the rules of scaled.h; the rest stays as it is. A plain
 // value that is combined with a scaled one becomes scaled, too: constants and broadcast numbers get the power of two at
 // or below them as their scale, other plain arrays the scale 1. Take gradients before Scalify, which treats their
-// equations like all others. Calls (graph/call.h) and einsums are replaced by their definitions. Quantized contractions
-// and the gradients of contractions propagate scales (ScalePolicy); other composites take and give values without a
-// scale. Differences from jax-scalify: docs/differences-from-scalify.md.
+// equations like all others. Calls (graph/interpret/call.h) and einsums are replaced by their definitions. Quantized
+// contractions and the gradients of contractions propagate scales (ScalePolicy); other composites take and give values
+// without a scale. Differences from jax-scalify: docs/differences-from-scalify.md.
 
 #include <string>
 

@@ -185,7 +185,7 @@ class Rules {
     return values;
   }
 
-  // ---- the operations of ops/scaling.h
+  // ---- the operations of ops/scaling/scaling.h
 
   absl::StatusOr<Lane> ApplyStep(const ScalingStep& step, absl::Span<const Lane> in) const {
     const Lane& x = in[0];

@@ -35,8 +35,8 @@ absl::Status CheckKnown(const Program& program, const SlotValues& known) {
   return absl::OkStatus();
 }
 
-// A frozen output that depends on parameters or statistics without a value means that the model was converted without
-// them. One that depends on data or a key stays an output.
+// If a frozen output depends on parameters or statistics without a value, the model was converted without them. One
+// that depends on data or a key stays an output.
 absl::Status CheckFrozenOutputs(const Program& program, const SlotValues& known) {
   const std::vector<bool> is_known = DependsOnlyOn(program, [&](const Slot& slot) { return known.contains(slot); });
   for (const Program::Port& out : program.outputs) {

@@ -9,8 +9,8 @@
 
 namespace aqt {
 
-// Folds a batch norm with running statistics (nn/norm.h, train = false), and anything else that multiplies or shifts
-// each output channel by a weight, into the preceding contraction:
+// Folds a batch norm with running statistics (nn/layers/norm.h, train = false), and anything else that multiplies or
+// shifts each output channel by a weight, into the preceding contraction:
 //   (conv(x, kernel) + bias - mean) * factor + beta  ->  conv(x, kernel * factor) + ((bias - mean) * factor + beta)
 // It applies after each conv, and after each dot_general without batch axes whose last axis is that of rhs, if rhs
 // depends only on parameters, statistics, frozen inputs and constants, and the intermediate results are used nowhere

@@ -10,9 +10,9 @@
 //   absl::StatusOr<Program> quantized = Inject(program, config);
 //
 // A rule names the operations that it quantizes: "dot_general" by default, "conv", "ragged_dot" and "einsum"
-// (ops/contractions.h). lhs and rhs are the operands of the operation. For an einsum they are the operands of its
-// equation, in whichever order they are multiplied (QuantizedContraction says what is exchanged). A convolution is
-// quantized by dot_general.fwd, such as ConvGeneralDilatedMake gives; dlhs, drhs and a tiling are refused.
+// (ops/contraction/contractions.h). lhs and rhs are the operands of the operation. For an einsum they are the operands
+// of its equation, in whichever order they are multiplied (QuantizedContraction says what is exchanged). A convolution
+// is quantized by dot_general.fwd, such as ConvGeneralDilatedMake gives; dlhs, drhs and a tiling are refused.
 //
 // Inject before taking gradients, so that each quantized contraction brings its own backward pass.
 

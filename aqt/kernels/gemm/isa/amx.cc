@@ -182,7 +182,7 @@ AQT_AMX void Block(const GemmProblem& problem, const GemmPanels& panels, int64_t
   const int64_t lhs_panel_bytes = Ops::kLhs.PanelBytes(problem.k), rhs_panel_bytes = Ops::kRhs.PanelBytes(problem.k);
   const char* lhs = static_cast<const char*>(panels.lhs) + b * panels.lhs_batch_bytes + m0 / kRows * lhs_panel_bytes;
   const char* rhs = static_cast<const char*>(panels.rhs) + b * panels.rhs_batch_bytes + n0 / kCols * rhs_panel_bytes;
-  // Blocks of equal size, so that the last one is not a short remainder.
+  // Blocks have equal size, so that the last one is not a short remainder.
   const int64_t num_blocks = std::max<int64_t>(1, CeilDiv(steps, kBlockSteps));
   const int64_t block_steps = CeilDiv(steps, num_blocks);
   const int64_t whole_steps = kIsS4 ? steps : groups / kStepGroups;

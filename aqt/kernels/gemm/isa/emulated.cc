@@ -84,7 +84,7 @@ struct EmulatedTile {
   }
 };
 
-// Arithmetic of the bf16 instructions: subnormal operands and results are zeros.
+// The arithmetic of the bf16 instructions: subnormal operands and results are zeros.
 float FlushedFma(float a, float b, float c) {
   return FlushSubnormal(std::fma(FlushSubnormal(a), FlushSubnormal(b), FlushSubnormal(c)));
 }

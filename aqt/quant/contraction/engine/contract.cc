@@ -67,7 +67,7 @@ std::optional<DType> ConvertedDType(const Contraction& contraction, DType dtype)
   return std::nullopt;
 }
 
-// The operand for the kernels: as it is, or copied in the order [batch, rows, k] if it has more axes than they take.
+// The operand for the kernels: a view, or a copy in the order [batch, rows, k] if it has more axes than they take.
 kernels::Operand KernelOrGathered(const ArrayRef& x, Side side, const OperandAxes& axes, Workspace& workspace) {
   if (!kernels::HasTooManyAxes(x.shape)) return kernels::OperandOf(x, axes);
   const ScratchSlot slot = OfSide(side == Side::kLhs, ScratchSlot::kLhsGathered);
@@ -120,7 +120,7 @@ void RunDigits(const Contraction& contraction, kernels::GemmProblem& problem, co
   kernels::DigitArgs args = {.format = format, .rhs = rhs_panels, .rhs_batch_bytes = format.PackedBytes()};
   args.scratch = workspace.Get(ScratchSlot::kLhsPacked, kernels::DigitScratchBytes(contraction.target, format,
                                                                                    problem.batch, problem.m, integers));
-  // Done with the groups:
+  // These scales are applied with the groups.
   if (format.has_scales()) epilogue.rhs_scale = nullptr;
   if (integers) {
     args.lhs_scales = GroupScales(epilogue.lhs_scale, problem.batch, problem.m);
@@ -179,7 +179,7 @@ ArrayRef Converted(const Contraction& contraction, Side side, const ArrayRef& x,
   return CastIntoSlot(x, dtype, OfSide(side == Side::kLhs, ScratchSlot::kLhsConverted), workspace);
 }
 
-// The matrix kernels of a product of operands with these dtypes and this many rows.
+// Sets the matrix kernels for a product of operands with these dtypes and this number of rows.
 void SetKernels(DType lhs, DType rhs, int64_t rows, kernels::Target target, bool adds_one_by_one,
                 Contraction& contraction) {
   kernels::GemmTypes types{.sums = contraction.sums_are_integers() ? kernels::GemmSums::kS32 : kernels::GemmSums::kF32,

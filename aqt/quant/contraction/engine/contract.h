@@ -44,8 +44,9 @@ bool HoldsAllOf(DType to, DType from);
 //   s32          exact (integer operands; wraps modulo 2^32)
 //   s2, s4, s8   the exact sum, wrapped to that many bits
 //   f32 .. e5m2  in f32, in ascending order of k, then rounded once; the steps depend on the target and on whether both
-//                operands fit bf16 (gemm_table.h). Subnormal f32 and bf16 operands are zero, and so are subnormal f32
-//                sums. On digits the sum is that of kernels/digits.h instead, the same on all targets.
+//                operands fit bf16 (kernels/gemm/table.h). Subnormal f32 and bf16 operands are zero, and so are
+//                subnormal f32 sums. On digits the sum is that of kernels/digits/digits.h instead, the same on all
+//                targets.
 struct Contraction {
   std::optional<Windows> windows = {};  // for a convolution; else `dims` apply
   DotDims dims = {};
@@ -56,8 +57,8 @@ struct Contraction {
   bool rounds_to_bf16_first = false;  // the sum, before it is rounded to the product's dtype
   // The kernel takes the rhs as its lhs, because the output is contiguous along rows. Nothing is packed ahead of time.
   bool exchanges_operands = false;
-  // Bits of the rhs integers if they are multiplied with the lhs (floats or integers) on digits (kernels/digits.h); 0
-  // if `gemm` multiplies.
+  // Bits of the rhs integers if they are multiplied with the lhs (floats or integers) on digits
+  // (kernels/digits/digits.h); 0 if `gemm` multiplies.
   int digit_bits = 0;
   // For digits: that of kernels::DigitFormat. If not 0, each group of k, a tile, has its own scale.
   int64_t scale_group = 0;
@@ -82,7 +83,7 @@ struct ContractionOptions {
 // bf16, f16 or f32.
 Contraction MakeContraction(const DotDims& dims, const Aval& lhs, const Aval& rhs, DType product,
                             kernels::Target target, const ContractionOptions& options = {});
-// Whether the kernels read both operands as bf16, which can change the order of a sum (gemm_table.h).
+// Whether the kernels read both operands as bf16, which can change the order of a sum (kernels/gemm/table.h).
 bool MeetInBf16(DType lhs, DType rhs);
 // Whether a float lhs and integers of at most a byte may be multiplied on digits. (A float rhs is a weight prepared
 // once, but it would be converted to digits in each call.)

@@ -67,7 +67,7 @@ void PackAndMultiply(const kernels::GemmKernel& kernel, const kernels::GemmProbl
                      const kernels::GemmPanels& packed, Workspace& workspace, const Runtime& runtime,
                      const kernels::LinesPlan* lines = nullptr);
 
-// The same for a long k (kernels/gemm_long_k.h), without panels: the slot kLhsPacked has LongKBytes.
+// The same for a long k (kernels/gemm/long_k.h), without panels: the slot kLhsPacked has LongKBytes.
 void MultiplyLongK(const kernels::GemmKernel& kernel, const kernels::GemmProblem& problem, Workspace& workspace,
                    const Runtime& runtime);
 

@@ -311,7 +311,7 @@ kernels::Operand LhsOf(const WindowProduct& p, int64_t e, int64_t examples, int6
   return lhs;
 }
 
-// The product of these.
+// The kernel call for these examples and groups.
 kernels::GemmProblem ProblemOf(const WindowProduct& p, const kernels::Operand& rhs, int64_t e, int64_t examples,
                                int64_t g, int64_t groups) {
   kernels::GemmOutput out = {

@@ -8,7 +8,7 @@
 //   kDlhs  rows: examples, positions of lhs     k: kernel, output channels    columns: input channels
 //   kDrhs  rows: kernel, input channels         k: examples, positions        columns: output channels
 // Windows are prepared block by block, just before they are multiplied: blocks of rows, or for kDrhs of k. Where that
-// is faster, rows are stored by lines (kernels/gemm_by_lines.h), in at most 12 MiB. Otherwise they are packed, in at
+// is faster, rows are stored by lines (kernels/gemm/by_lines.h), in at most 12 MiB. Otherwise they are packed, in at
 // most 8 MiB, or one group of one example if that is larger.
 
 #include "aqt/core/array_ref.h"
