@@ -7,6 +7,7 @@
 
 #include "aqt/core/array.h"
 #include "aqt/core/array_ops.h"
+#include "aqt/core/ceil_div.h"
 #include "aqt/core/check.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/machine/target.h"
@@ -205,10 +206,9 @@ ContractPlan::ContractPlan(const DotDims& dims, const Aval& lhs, const Aval& rhs
   problem_ = ProblemOf(lhs_, a, rhs_, b, out.dtype, nullptr);
   problem_.lhs = OperandOf(lhs_, a);
   problem_.rhs = OperandOf(rhs_, b);
-  const auto round_up = [](int64_t bytes) { return (bytes + 63) / 64 * 64; };
   const ProductBytes bytes = ProductBytesOf(*kernel_, problem_.batch, problem_.m, problem_.n, problem_.k);
-  rhs_at_ = round_up(bytes.lhs);
-  scratch_bytes_ = rhs_at_ + round_up(bytes.rhs);
+  rhs_at_ = RoundUp(bytes.lhs, 64);
+  scratch_bytes_ = rhs_at_ + RoundUp(bytes.rhs, 64);
 }
 
 void ContractPlan::Run(const void* lhs, const void* rhs, void* out, void* scratch, Executor* executor,

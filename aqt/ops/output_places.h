@@ -9,6 +9,7 @@
 
 #include "absl/types/span.h"
 #include "aqt/core/array_ref.h"
+#include "aqt/core/ceil_div.h"
 #include "aqt/graph/op_kernel.h"
 
 namespace aqt::internal {
@@ -18,11 +19,11 @@ class OutputPlaces {
  public:
   // This part of the scratch memory follows the first `scratch_bytes`. `needed` has an entry for each output.
   OutputPlaces(absl::Span<const Aval> outputs, absl::Span<const bool> needed, int64_t scratch_bytes)
-      : scratch_bytes_(InLines(scratch_bytes)) {
+      : scratch_bytes_(RoundUp(scratch_bytes, 64)) {
     for (size_t i = 0; i < outputs.size(); ++i) {
       outputs_.emplace_back(outputs[i].dtype, outputs[i].shape, nullptr);
       offsets_.push_back(needed[i] ? -1 : scratch_bytes_);
-      if (!needed[i]) scratch_bytes_ += InLines(outputs[i].num_bytes());
+      if (!needed[i]) scratch_bytes_ += RoundUp(outputs[i].num_bytes(), 64);
     }
   }
 
@@ -38,8 +39,6 @@ class OutputPlaces {
   }
 
  private:
-  static int64_t InLines(int64_t bytes) { return (bytes + 63) / 64 * 64; }
-
   std::vector<MutableArrayRef> outputs_;  // without data
   std::vector<int64_t> offsets_;          // in the scratch memory; -1: in KernelCall::out
   int64_t scratch_bytes_;

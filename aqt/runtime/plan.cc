@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
+#include "aqt/core/ceil_div.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/runtime/fusion/elementwise_op.h"
 #include "aqt/runtime/fusion/fused_kernel.h"
@@ -260,7 +261,7 @@ class Planner {
       }
     }
     step.eqns.insert(step.eqns.end(), own.eqns.begin(), own.eqns.end());
-    epilogue.scratch_at = (step.scratch_bytes + 63) / 64 * 64;  // after the product's, whose threads run the epilogue
+    epilogue.scratch_at = RoundUp(step.scratch_bytes, 64);  // after the product's, whose threads run the epilogue
     step.scratch_bytes = epilogue.scratch_at + epilogue.fused->scratch_bytes;
     step.epilogue = std::move(epilogue);
     Append(std::move(step));

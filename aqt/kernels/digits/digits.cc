@@ -34,15 +34,13 @@ constexpr int64_t kFetchedWeights = 20'000'000, kFarWeights = 40'000'000;
 constexpr double kMinParallelDigits = kMinParallelWork / 2;
 constexpr int64_t kMinParallelSplit = 8 << 10, kMinParallelIntegers = 256 << 10;
 
-int64_t RoundUp64(int64_t bytes) { return CeilDiv(bytes, 64) * 64; }
-
 // The memory layout of the digits of one group for a block of rows.
 struct GroupLayout {
   GroupLayout(const DigitKernel& kernel, const DigitFormat& format, int64_t max_lines, int64_t rows) {
     lines = 64;
-    special = lines + RoundUp64(max_lines * int64_t{sizeof(DigitLine)});
-    digits = special + RoundUp64(rows);
-    bytes = digits + RoundUp64(CeilDiv(max_lines, kernel.tile_rows) * kernel.TileBytes(format.GroupPitch()));
+    special = lines + RoundUp(max_lines * int64_t{sizeof(DigitLine)}, 64);
+    digits = special + RoundUp(rows, 64);
+    bytes = digits + RoundUp(CeilDiv(max_lines, kernel.tile_rows) * kernel.TileBytes(format.GroupPitch()), 64);
   }
   // Offsets. The number of lines is at offset 0.
   int64_t lines, special, digits, bytes;

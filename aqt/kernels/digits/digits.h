@@ -95,7 +95,7 @@ struct DigitFormat {
   int64_t GroupPitch() const {
     const int64_t size = std::min(has_scales() ? std::min(scale_group, k) : k, kMaxDigitGroup);
     const int64_t unit = size > 32 ? 64 : 16;
-    return CeilDiv(size, unit) * unit;
+    return RoundUp(size, unit);
   }
   int64_t GroupWeightBytes() const { return GroupPitch() * kPanelColumns * bits / 8; }
   int64_t GroupBytes() const {

@@ -161,7 +161,7 @@ class Room {
   template <class T>
   int64_t Take(size_t count) {
     const int64_t begin = bytes_;
-    bytes_ += CeilDiv(static_cast<int64_t>(count * sizeof(T)), kLine) * kLine;
+    bytes_ += RoundUp(static_cast<int64_t>(count * sizeof(T)), kLine);
     return begin;
   }
   int64_t bytes() const { return bytes_; }

@@ -56,7 +56,7 @@ void LinesPlan::MakeTable(int32_t* steps) const {
   }
 }
 
-int64_t LinesPlan::TableBytes() const { return CeilDiv(steps_ * static_cast<int64_t>(sizeof(int32_t)), kLine) * kLine; }
+int64_t LinesPlan::TableBytes() const { return RoundUp(steps_ * static_cast<int64_t>(sizeof(int32_t)), kLine); }
 
 // Bytes per block. A partial tile reads past the end of its run.
 int64_t LinesPlan::PlaceBytes() const { return (block_lines_ + kernel_.lhs.width) * kLine; }

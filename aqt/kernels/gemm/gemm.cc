@@ -37,7 +37,7 @@ void RunBlockEpilogue(const GemmProblem& problem, int64_t b, int64_t m0, int64_t
 void RunBlock(const GemmKernel& kernel, const GemmProblem& problem, const GemmPanels& panels, int64_t b, int64_t m0,
               int64_t m1, int64_t n0, int64_t n1) {
   if (problem.epilogue.block == nullptr) return kernel.block(problem, panels, b, m0, m1, n0, n1);
-  const int64_t unit = CeilDiv(kEpilogueColumns, kernel.rhs.width) * kernel.rhs.width;
+  const int64_t unit = RoundUp(kEpilogueColumns, kernel.rhs.width);
   const int64_t columns = std::max<int64_t>(1, kEpilogueElements / ((m1 - m0) * unit)) * unit;
   const int64_t count = CeilDiv(n1 - n0, columns);
   GemmPanels own = panels;

@@ -12,8 +12,6 @@
 namespace aqt::kernels {
 namespace {
 
-int64_t RoundUp(int64_t a, int64_t b) { return CeilDiv(a, b) * b; }
-
 // ---- kPanels
 
 // Accumulating products: sums of this size stay in L1 or L2, and the rhs is read in runs long enough to hide its
@@ -157,7 +155,7 @@ BlockCuts CutBlocks(const GemmKernel& kernel, int64_t batch, int64_t m, int64_t 
       cuts.sliced ? most : FitL2(machine, internal::kBlockBytes) / std::max<int64_t>(1, cuts.panel_bytes);
   cuts.count = CeilDiv(cuts.panels, std::clamp(fit, least, most));
   // As many for each thread.
-  const int64_t even = CeilDiv(cuts.count, threads) * threads;
+  const int64_t even = RoundUp(cuts.count, threads);
   if (batch % threads != 0 && even * least <= cuts.panels) cuts.count = even;
   cuts.parts = threads == 1 ? 1 : std::min(batch * cuts.count, threads * kPartsPerThread);
   cuts.fetches = batch * cuts.panels * cuts.panel_bytes > FitL2(machine, kNearLhsBytes);

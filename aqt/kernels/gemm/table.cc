@@ -27,7 +27,7 @@ bool Holds(Element panels, Element values) {
 // Cycles per column and k, according to the table.
 double Cost(const GemmKernel& kernel, int64_t rows) {
   const int64_t unit = kernel.row_unit;
-  return static_cast<double>(CeilDiv(rows, unit) * unit) / kernel.products_per_cycle;
+  return static_cast<double>(RoundUp(rows, unit)) / kernel.products_per_cycle;
 }
 
 // Whether `a` is preferred over `b`; the machine can run both.

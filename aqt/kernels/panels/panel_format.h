@@ -62,20 +62,17 @@ struct PanelFormat {
   }
   constexpr int64_t NumPanels(int64_t rows) const { return CeilDiv(rows, width); }
   constexpr int64_t NumGroups(int64_t k) const { return CeilDiv(k, k_group); }
-  // Bytes before the first group.
-  constexpr int64_t HeaderBytes() const { return has_correction ? RoundUp64(int64_t{4} * width) : 0; }
+  // The size of the header before the first group.
+  constexpr int64_t HeaderBytes() const { return has_correction ? RoundUp(int64_t{4} * width, 64) : 0; }
   constexpr int64_t PanelBytes(int64_t k) const {
     const int64_t groups = NumGroups(k);
     if (layout == Layout::kRowSteps) return CeilDiv(groups, kStepGroups) * width * 64;
-    return HeaderBytes() + RoundUp64(GroupBytes(groups));
+    return HeaderBytes() + RoundUp(GroupBytes(groups), 64);
   }
   // The size of one packed matrix [rows, k], and the distance between matrices of a batch.
   constexpr int64_t PackedBytes(int64_t rows, int64_t k) const { return NumPanels(rows) * PanelBytes(k); }
 
   bool operator==(const PanelFormat&) const = default;
-
- private:
-  static constexpr int64_t RoundUp64(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 };
 
 // The alignment of packed operands, in bytes.

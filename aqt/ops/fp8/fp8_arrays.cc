@@ -62,7 +62,7 @@ kernels::FloatMatrix RowOf(const ArrayRef& x, int64_t start, int64_t count) {
 // Calls body(part, first element, count) for each part and returns the largest result.
 template <class F>
 float MaxOverParts(int64_t elements, Executor* executor, const F& body) {
-  const int64_t parts = kernels::CeilDiv(elements, kPart);
+  const int64_t parts = CeilDiv(elements, kPart);
   std::vector<float> largest(static_cast<size_t>(parts), 0.0f);
   InlineExecutor own;
   (executor != nullptr && parts > 1 ? *executor : own).ParallelFor(parts, [&](int64_t part) {

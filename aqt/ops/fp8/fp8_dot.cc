@@ -155,9 +155,9 @@ class BackwardKernel {
   using Op = BackwardOp;
 
   // `outputs` are those of the operation.
-  BackwardKernel(const Fp8BackwardFields& parts, absl::Span<const Aval> in, std::vector<Aval> outputs,
+  BackwardKernel(const Fp8BackwardFields& fields, absl::Span<const Aval> in, std::vector<Aval> outputs,
                  absl::Span<const bool> needed)
-      : options_(parts.options),
+      : options_(fields.options),
         dy_(in[Op::kDy].dtype, in[Op::kDy].shape, nullptr),
         history_length_(in[Op::kHistory].shape[0]),
         needed_(needed.begin(), needed.end()),
@@ -323,10 +323,10 @@ class ForwardKernel {
   using Op = ForwardOp;
 
   // `outputs` are those of the operation.
-  ForwardKernel(const Fp8ForwardFields& parts, absl::Span<const Aval> in, std::vector<Aval> outputs,
+  ForwardKernel(const Fp8ForwardFields& fields, absl::Span<const Aval> in, std::vector<Aval> outputs,
                 absl::Span<const bool> needed)
-      : options_(parts.options),
-        with_gradient_(parts.with_gradient),
+      : options_(fields.options),
+        with_gradient_(fields.with_gradient),
         x_(in[Op::kX].dtype, in[Op::kX].shape, nullptr),
         k_(in[Op::kK].dtype, in[Op::kK].shape, nullptr),
         history_length_{in[Op::kXHistory].shape[0], in[Op::kKHistory].shape[0]},

@@ -120,7 +120,7 @@ absl::StatusOr<ConvGeometry> MakeConvGeometry(const ConvDims& dims, const Shape&
     }
     const int64_t window = Dilated(axis.kernel, axis.rhs_dilation);
     if (dims.padding == ConvPadding::kSame) {
-      const int64_t outputs = kernels::CeilDiv(axis.in, axis.stride);
+      const int64_t outputs = CeilDiv(axis.in, axis.stride);
       const int64_t pad = outputs == 0 ? 0 : std::max<int64_t>(0, (outputs - 1) * axis.stride + window - axis.in);
       axis.low = pad / 2;
       axis.high = pad - axis.low;

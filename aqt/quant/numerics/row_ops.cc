@@ -120,7 +120,7 @@ void ForPieceRanges(const Shape& shape, Executor* executor, const Run& run) {
   const int64_t line = shape.rank() == 0 ? 1 : shape[shape.rank() - 1];
   const int64_t pieces = elements / line * PiecesPerLine(shape);
   if (executor == nullptr || elements < kMinParallelElements) return run(int64_t{0}, pieces);
-  const int64_t tasks = std::min(pieces, kernels::CeilDiv(elements, kTaskElements));
+  const int64_t tasks = std::min(pieces, CeilDiv(elements, kTaskElements));
   executor->ParallelFor(tasks, [&](int64_t i) { run(pieces * i / tasks, pieces * (i + 1) / tasks); });
 }
 

@@ -31,7 +31,7 @@ constexpr int64_t kBlock = 64;
 template <class F>
 void ForEachBlock(int64_t n, Executor* executor, F f) {
   const auto run = [&](int64_t block) { f(block * kBlock, std::min(block * kBlock + kBlock, n)); };
-  const int64_t blocks = kernels::CeilDiv(n, kBlock);
+  const int64_t blocks = CeilDiv(n, kBlock);
   if (executor != nullptr) return executor->ParallelFor(blocks, run);
   for (int64_t block = 0; block < blocks; ++block) run(block);
 }
@@ -300,7 +300,7 @@ absl::StatusOr<GptqResult> GptqQuantize(const Quantizer& quantizer, const ArrayR
   const Rounding rounding{quantizer, w.dtype, scale, order, factor.View<double>().data()};
   std::vector<double> errors(view.rows), nearest_errors(view.rows);
   std::vector<char> kept(view.rows);
-  std::vector<absl::Status> failures(kernels::CeilDiv(view.rows, kBlock));
+  std::vector<absl::Status> failures(CeilDiv(view.rows, kBlock));
   ForEachBlock(view.rows, executor, [&](int64_t first, int64_t end) {
     const int64_t rows = end - first;
     const double* original = weights.View<double>().data() + first * n;

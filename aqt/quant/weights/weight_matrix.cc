@@ -30,8 +30,8 @@ void ForEachRowBlock(Executor* executor, int64_t rows, int64_t cols, int64_t mul
   if (executor == nullptr || executor->NumThreads() == 1) return f(0, rows);
   // 2^17 elements are tens of microseconds of work, far above the cost of handing out a block.
   const int64_t least = std::max<int64_t>(1, (int64_t{1} << 17) / cols);
-  const int64_t block = kernels::CeilDiv(least, multiple) * multiple;
-  executor->ParallelFor(kernels::CeilDiv(rows, block), [&](int64_t b) {
+  const int64_t block = RoundUp(least, multiple);
+  executor->ParallelFor(CeilDiv(rows, block), [&](int64_t b) {
     const int64_t first = b * block;
     f(first, std::min(block, rows - first));
   });

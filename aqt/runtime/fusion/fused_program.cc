@@ -78,7 +78,7 @@ void FusedProgram::RunRows(const KernelCall& call, int64_t first, int64_t end, c
 }
 
 void FusedProgram::Run(const KernelCall& call) const {
-  const int64_t pieces = kernels::CeilDiv(rows, piece_rows);
+  const int64_t pieces = CeilDiv(rows, piece_rows);
   const int64_t threads = call.executor == nullptr || !after.empty() ? 1 : call.executor->NumThreads();
   const int64_t parts = threads == 1 ? 1 : std::min(threads * kPartsPerThread, pieces / kMinPiecesPerPart);
   if (parts < 2) return RunRows(call, 0, rows, static_cast<char*>(call.scratch));

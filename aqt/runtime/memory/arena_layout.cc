@@ -2,14 +2,9 @@
 
 #include <iterator>
 
+#include "aqt/core/ceil_div.h"
+
 namespace aqt::internal {
-namespace {
-
-int64_t RoundUp(int64_t bytes) {
-  return (bytes + ArenaLayout::kAlignment - 1) / ArenaLayout::kAlignment * ArenaLayout::kAlignment;
-}
-
-}  // namespace
 
 void ArenaLayout::AddFree(int64_t offset, int64_t bytes) {
   free_.emplace(offset, bytes);
@@ -22,7 +17,7 @@ void ArenaLayout::RemoveFree(std::map<int64_t, int64_t>::iterator range) {
 }
 
 int64_t ArenaLayout::Take(int64_t bytes) {
-  bytes = RoundUp(bytes);
+  bytes = RoundUp(bytes, kAlignment);
   if (bytes == 0) return 0;
   const auto fit = by_bytes_.lower_bound({bytes, 0});
   if (fit != by_bytes_.end()) {
@@ -41,7 +36,7 @@ int64_t ArenaLayout::Take(int64_t bytes) {
 }
 
 void ArenaLayout::Give(int64_t offset, int64_t bytes) {
-  bytes = RoundUp(bytes);
+  bytes = RoundUp(bytes, kAlignment);
   if (bytes == 0) return;
   auto next = free_.upper_bound(offset);
   if (next != free_.end() && next->first == offset + bytes) {

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 
+#include "aqt/core/ceil_div.h"
 #include "aqt/quant/config/call_options.h"
 #include "aqt/quant/contraction/scratch.h"
 
@@ -58,7 +59,7 @@ class SlotSizes {
     for (const int64_t bytes : bytes_) total += bytes;
     return total;
   }
-  static int64_t Rounded(int64_t bytes) { return (std::max<int64_t>(bytes, 1) + 63) / 64 * 64; }
+  static int64_t Rounded(int64_t bytes) { return RoundUp(std::max<int64_t>(bytes, 1), 64); }
 
  private:
   std::array<int64_t, kNumSlots> bytes_ = {};
