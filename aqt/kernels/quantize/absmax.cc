@@ -227,23 +227,22 @@ HWY_INLINE void StoreMaxOfLanes(D d, V a, V b, V c, V e, int32_t* max) {
   }
 }
 
-// The larger key of each pair of lanes, for non-negative keys.
-template <class V>
-HWY_INLINE V PairMaxima(hn::ScalableTag<int32_t>, V keys) {
-  return keys;
-}
-template <class V>
-HWY_INLINE hn::Vec<hn::ScalableTag<int32_t>> PairMaxima(hn::ScalableTag<int16_t> d, V keys) {
-  const hn::ScalableTag<int32_t> wide;
-  const auto upper = hn::BitCast(d, hn::ShiftRight<16>(hn::BitCast(wide, keys)));
-  return hn::And(hn::BitCast(wide, hn::Max(keys, upper)), hn::Set(wide, 0xffff));
+// The larger key of each pair of 16-bit lanes as a 32-bit lane, for non-negative keys; 32-bit lanes as they are.
+template <class D, class V>
+HWY_INLINE auto PairMaxima(D d, V keys) {
+  if constexpr (sizeof(hn::TFromD<D>) == 4) {
+    return keys;
+  } else {
+    const hn::RepartitionToWide<D> wide;
+    const auto upper = hn::BitCast(d, hn::ShiftRight<16>(hn::BitCast(wide, keys)));
+    return hn::And(hn::BitCast(wide, hn::Max(keys, upper)), hn::Set(wide, 0xffff));
+  }
 }
 
-// max[j] = max of |x| over n elements starting at x + j * stride, for four j; n is a multiple of the lane count.
+// max[j] = max of |x| over n elements starting at x + j * stride, for four j; n is a multiple of the lane count of D.
 // Reducing four vectors together takes half the steps of reducing them one at a time.
-template <class T>
-HWY_INLINE void AbsMaxOfFourRuns(const T* HWY_RESTRICT x, int64_t stride, int64_t n, int32_t* max) {
-  const hn::ScalableTag<BitsOf<T>> d;
+template <class D, class T>
+HWY_INLINE void AbsMaxOfFourRuns(D d, const T* HWY_RESTRICT x, int64_t stride, int64_t n, int32_t* max) {
   const auto run = [&](const T* from) HWY_ATTR {
     auto keys = hn::Zero(d);
     for (int64_t i = 0; i < n; i += static_cast<int64_t>(hn::Lanes(d))) {
@@ -252,20 +251,30 @@ HWY_INLINE void AbsMaxOfFourRuns(const T* HWY_RESTRICT x, int64_t stride, int64_
     return PairMaxima(d, keys);
   };
   const auto a = run(x), b = run(x + stride), c = run(x + 2 * stride), e = run(x + 3 * stride);
-  StoreMaxOfLanes(hn::ScalableTag<int32_t>(), a, b, c, e, max);
+  StoreMaxOfLanes(hn::Repartition<int32_t, D>(), a, b, c, e, max);
+}
+
+template <class D, class T>
+int64_t AbsMaxInFours(D d, const T* x, int64_t stride, int64_t runs, int64_t n, float* absmax) {
+  int64_t i = 0;
+  for (; i + 4 <= runs; i += 4) {
+    int32_t max[4];
+    AbsMaxOfFourRuns(d, x + i * stride, stride, n, max);
+    for (int j = 0; j < 4; ++j) absmax[i + j] = AbsMaxOfBits<T>(static_cast<BitsOf<T>>(max[j]));
+  }
+  return i;
 }
 
 // Processes leading runs, out of `runs`, in groups of four; returns how many it processed.
 template <class T>
 int64_t AbsMaxOfFourRunsEach(const T* x, int64_t stride, int64_t runs, int64_t n, float* absmax) {
-  if (n % static_cast<int64_t>(hn::Lanes(hn::ScalableTag<BitsOf<T>>())) != 0) return 0;
-  int64_t i = 0;
-  for (; i + 4 <= runs; i += 4) {
-    int32_t max[4];
-    AbsMaxOfFourRuns(x + i * stride, stride, n, max);
-    for (int j = 0; j < 4; ++j) absmax[i + j] = AbsMaxOfBits<T>(static_cast<BitsOf<T>>(max[j]));
+  const hn::ScalableTag<BitsOf<T>> d;
+  if (n % static_cast<int64_t>(hn::Lanes(d)) == 0) return AbsMaxInFours(d, x, stride, runs, n, absmax);
+  if constexpr (hn::MaxLanes(d) * sizeof(T) > 16) {  // groups of 16 fill half a vector of 512 bits
+    const hn::Half<decltype(d)> half;
+    if (n % static_cast<int64_t>(hn::Lanes(half)) == 0) return AbsMaxInFours(half, x, stride, runs, n, absmax);
   }
-  return i;
+  return 0;
 }
 #endif
 
