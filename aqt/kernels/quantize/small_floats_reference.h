@@ -1,0 +1,16 @@
+#ifndef AQT_KERNELS_QUANTIZE_SMALL_FLOATS_REFERENCE_H_
+#define AQT_KERNELS_QUANTIZE_SMALL_FLOATS_REFERENCE_H_
+
+// The functions of small_floats.h, element by element.
+
+#include "aqt/kernels/quantize/small_floats.h"
+
+namespace aqt::kernels::reference {
+
+void MxScales(const float* absmax, int64_t n, DType dtype, SmallFloat type, uint8_t* exponent, float* factor);
+void E4M3Scales(const float* absmax, int64_t n, DType dtype, float global, Float8E4M3FN* scale, float* factor);
+void QuantizeSmallFloats(const QuantizeSmallFloatsArgs& args);
+
+}  // namespace aqt::kernels::reference
+
+#endif  // AQT_KERNELS_QUANTIZE_SMALL_FLOATS_REFERENCE_H_
