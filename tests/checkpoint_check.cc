@@ -29,6 +29,7 @@ using serving::QuantizationConfig;
 using serving::RuleSet;
 
 constexpr char kCalibration[] = "calibration.safetensors";
+constexpr char kExpected[] = "expected.json";
 
 absl::Status Different(absl::string_view what) { return absl::FailedPreconditionError(what); }
 
@@ -101,16 +102,34 @@ int64_t LargestShard(const io::Checkpoint& checkpoint) {
   return bytes.empty() ? 0 : *std::max_element(bytes.begin(), bytes.end());
 }
 
-std::string InputOf(const std::string& golden_dir, const std::string& name) {
-  return io::JoinPath(golden_dir, absl::EndsWith(name, "_bf16") ? "dense_bf16" : "dense");
+// Other folders that a case refers to.
+struct CaseFolders {
+  std::string input;
+  std::string tensors;  // with the recorded tensors
+};
+
+absl::StatusOr<CaseFolders> FoldersOf(const io::FileSystem& fs, const std::string& golden_dir,
+                                      const std::string& name) {
+  std::string input = absl::EndsWith(name, "_bf16") ? "dense_bf16" : "dense", tensors = name;
+  const std::string path = io::JoinPath(io::JoinPath(golden_dir, name), kExpected);
+  AQT_ASSIGN_OR_RETURN(const bool has_expected, io::Exists(fs, path));
+  if (has_expected) {
+    AQT_ASSIGN_OR_RETURN(const std::string text, io::ReadFile(fs, path, serving::kMaxConfigBytes));
+    const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+    if (!json.is_object()) return absl::DataLossError(absl::StrCat(path, " is not a JSON object"));
+    input = json.value("input", input);
+    tensors = json.value("tensors_are_those_of", tensors);
+  }
+  return CaseFolders{io::JoinPath(golden_dir, input), io::JoinPath(golden_dir, tensors)};
 }
 
 // OK if the case passes, Unimplemented if the scheme is not supported.
 absl::Status CheckCase(const io::FileSystem& fs, const std::string& golden_dir, const std::string& name,
                        const std::string& output) {
   const std::string folder = io::JoinPath(golden_dir, name);
+  AQT_ASSIGN_OR_RETURN(const CaseFolders folders, FoldersOf(fs, golden_dir, name));
   serving::ConvertJob job;
-  job.input = InputOf(golden_dir, name);
+  job.input = folders.input;
   job.output = output;
   job.recipe.scheme_from = io::JoinPath(folder, serving::kConfigFile);
   AQT_ASSIGN_OR_RETURN(const bool calibrated, io::Exists(fs, io::JoinPath(folder, kCalibration)));
@@ -124,7 +143,7 @@ absl::Status CheckCase(const io::FileSystem& fs, const std::string& golden_dir, 
   }
   AQT_RETURN_IF_ERROR(serving::RunConvertJob(fs, job).status());
 
-  AQT_ASSIGN_OR_RETURN(const io::Checkpoint expected, io::Checkpoint::Open(fs, folder));
+  AQT_ASSIGN_OR_RETURN(const io::Checkpoint expected, io::Checkpoint::Open(fs, folders.tensors));
   AQT_ASSIGN_OR_RETURN(const io::Checkpoint actual, io::Checkpoint::Open(fs, output));
   AQT_ASSIGN_OR_RETURN(const io::Checkpoint input, io::Checkpoint::Open(fs, job.input));
   if (actual.has_index() != expected.has_index()) {
@@ -160,10 +179,13 @@ int CheckpointCheck(const io::FileSystem& fs, const std::string& golden_dir, con
   for (const std::string& name : *names) {
     const absl::StatusOr<bool> is_case = IsCase(fs, io::JoinPath(golden_dir, name));
     if (is_case.ok() && !*is_case) continue;
-    if (const absl::StatusOr<bool> has_input = io::Exists(fs, InputOf(golden_dir, name));
-        !has_input.ok() || !*has_input) {
-      out << "error: " << golden_dir << " has the case " << name << ", but not its input " << InputOf(golden_dir, name)
-          << "\n";
+    const absl::StatusOr<CaseFolders> folders = FoldersOf(fs, golden_dir, name);
+    if (!folders.ok()) {
+      out << "error: " << std::string(folders.status().message()) << "\n";
+      return 2;
+    }
+    if (const absl::StatusOr<bool> has_input = io::Exists(fs, folders->input); !has_input.ok() || !*has_input) {
+      out << "error: " << golden_dir << " has the case " << name << ", but not its input " << folders->input << "\n";
       return 2;
     }
     const std::string output = io::JoinPath(temporary_dir, name);

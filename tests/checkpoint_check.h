@@ -3,10 +3,11 @@
 
 // Converts reference checkpoints and compares the results with those of the compressed-tensors package. Each subfolder
 // of a directory whose config.json has a quantization_config is a case. Its input is the subfolder `dense`, or
-// `dense_bf16` if the case's name ends in "_bf16". Its scheme is its config.json, as with `aqt convert --scheme-from`.
-// Its calibration.safetensors, if there is one, has the ranges of the activations. If the case is sharded, so is the
-// output. All tensors of the output must equal the recorded ones byte for byte, and the quantization_config must be
-// equivalent: the same method, status and format, and the same scheme for each weight of the input.
+// `dense_bf16` if the case's name ends in "_bf16", or what its expected.json names as "input". Its scheme is its
+// config.json, as with `aqt convert --scheme-from`. Its calibration.safetensors, if there is one, has the ranges of the
+// activations. If the case is sharded, so is the output. All tensors of the output must equal the recorded ones byte
+// for byte (those of another case, if expected.json names one as "tensors_are_those_of"), and the quantization_config
+// must be equivalent: the same method, status and format, and the same scheme for each weight of the input.
 
 #include <ostream>
 #include <string>

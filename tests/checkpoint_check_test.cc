@@ -66,12 +66,17 @@ TEST_F(CheckpointCheckTest, AllRecordedCasesPass) {
   int cases = 0;
   const std::vector<std::string> names = *fs_.List(kGolden);
   for (const std::string& name : names) {
-    for (const char* prefix : {"int_", "pack_", "sharded_", "float_", "naive_"}) {
+    for (const char* prefix : {"int_", "pack_", "sharded_", "float_", "naive_", "mx", "nv"}) {
       cases += absl::StartsWith(name, prefix);
     }
   }
-  EXPECT_GE(cases, 17);
+  EXPECT_GE(cases, 20);
   EXPECT_EQ(text_, absl::StrCat("passed ", cases, ", failed 0, not supported 0\n"));
+}
+
+TEST_F(CheckpointCheckTest, AllCasesWrittenByOtherToolsPass) {
+  EXPECT_EQ(Check("tests/golden/written"), 0) << text_;
+  EXPECT_EQ(text_, "passed 12, failed 0, not supported 0\n");
 }
 
 TEST_F(CheckpointCheckTest, AChangedByteFails) {
@@ -98,7 +103,7 @@ TEST_F(CheckpointCheckTest, AnUnsupportedSchemeIsNoFailure) {
   CopyCase("dense");
   CopyCase("int_w8a8_dynamic");
   CopyCase("pack_w8a16_channel");
-  Edit("int_w8a8_dynamic/config.json", "int-quantized", "mxfp4-pack-quantized");
+  Edit("int_w8a8_dynamic/config.json", "int-quantized", "marlin-24");
   EXPECT_EQ(Check(Golden()), 0);
   EXPECT_THAT(text_, HasSubstr("not supported: int_w8a8_dynamic: "));
   EXPECT_THAT(text_, HasSubstr("passed 1, failed 0, not supported 1\n"));

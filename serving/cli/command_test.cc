@@ -188,8 +188,8 @@ TEST_F(AqtTest, FileErrors) {
 TEST_F(AqtTest, UnsupportedSchemes) {
   WriteText("fp4.json", R"({"quantization_config": {"config_groups": {"group_0": {"targets": ["Linear"],
     "weights": {"num_bits": 4, "type": "float", "strategy": "channel"}}}}})");
-  ExpectError({"convert", "in", "out", "--scheme-from", "fp4.json"}, 5, "4-bit floats");
-  ExpectError({"plan", "in", "--scheme-from", "fp4.json"}, 5, "8-bit floats and type \"int\" with 2 to 8 bits are");
+  ExpectError({"convert", "in", "out", "--scheme-from", "fp4.json"}, 5, "floats of 4 bits");
+  ExpectError({"plan", "in", "--scheme-from", "fp4.json"}, 5, "with scales in the dtype of the weight");
   ExpectError({"plan", "in", "--preset", "fp8_dynamic", "--rules", "aqt"}, 5,
               "AQT's weight rules are for integers; use integers, or the compressed_tensors rules");
 }

@@ -1,6 +1,7 @@
 #include "serving/convert/convert.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -12,6 +13,8 @@
 #include "aqt/core/status_macros.h"
 #include "aqt/io/printable.h"
 #include "aqt/io/tensors/safetensors.h"
+#include "aqt/kernels/quantize/absmax.h"
+#include "aqt/quant/weights/microscaled.h"
 #include "serving/convert/weight_loss.h"
 #include "serving/formats/weight_codec.h"
 #include "serving/tools/exit_code.h"
@@ -98,6 +101,69 @@ absl::Status NonFiniteError(const TensorPlan& tensor, int64_t index) {
                    "]; repair it, or leave such weights in floating point with --non-finite keep"));
 }
 
+// The global scales of the weights that have one.
+class GlobalScales {
+ public:
+  explicit GlobalScales(const Plan& plan) {
+    for (const TensorPlan& tensor : plan.tensors) {
+      if (tensor.scale_set.empty()) continue;
+      sets_.try_emplace(tensor.scale_set, Set{*io::ToDType(tensor.input->dtype), 0});
+    }
+  }
+
+  // Notes the largest magnitude of some of a weight's values.
+  void Add(const TensorPlan& tensor, float absmax) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Set& set = sets_.at(tensor.scale_set);
+    set.absmax = std::max(set.absmax, absmax);
+  }
+
+  // 1 for a weight without one.
+  float Of(const TensorPlan& tensor) const {
+    if (tensor.scale_set.empty()) return 1;
+    const Set& set = sets_.at(tensor.scale_set);
+    return compressed_tensors::GlobalScaleOf(set.absmax, set.dtype);
+  }
+
+ private:
+  struct Set {
+    DType dtype;  // of the first weight of the plan
+    float absmax;
+  };
+  std::mutex mutex_;
+  std::map<std::string, Set> sets_;
+};
+
+// Reads the weights with a global scale.
+absl::Status FindGlobalScales(const io::TensorSource& input, const Plan& plan, const ConvertOptions& options,
+                              GlobalScales& scales) {
+  std::vector<Block> blocks;
+  for (const TensorPlan& tensor : plan.tensors) {
+    if (!tensor.scale_set.empty()) AddBlocks(tensor, tensor.old_bytes, 1, kMaxBlock, 0, blocks);
+  }
+  Buffers buffers;
+  return ParallelRun(
+      static_cast<int64_t>(blocks.size()), {.threads = options.jobs, .memory_budget = kMemoryBudget},
+      [&](int64_t i) { return blocks[i].bytes; },
+      [&](int64_t i) -> absl::Status {
+        AQT_RETURN_IF_ERROR(CheckCancelled(options.cancelled));
+        const Block& block = blocks[i];
+        std::vector<uint8_t> buffer = buffers.Take();
+        buffer.resize(block.bytes);
+        AQT_RETURN_IF_ERROR(input.Read(*block.tensor->input, block.begin, absl::MakeSpan(buffer)));
+        const DType dtype = *io::ToDType(block.tensor->input->dtype);
+        const int64_t n = block.bytes / SizeOf(dtype);
+        const float absmax = kernels::AbsMaxAll({buffer.data(), dtype, 1, n, n, 1});
+        if (!std::isfinite(absmax)) {
+          return NonFiniteError(*block.tensor, block.begin / SizeOf(dtype) + FirstNonFinite(buffer.data(), dtype, n));
+        }
+        scales.Add(*block.tensor, absmax);
+        buffers.Give(std::move(buffer));
+        if (options.progress != nullptr) options.progress->Add(block.bytes, block.tensor->name());
+        return absl::OkStatus();
+      });
+}
+
 // The losses of weights, found by several threads block by block.
 class LossCollector {
  public:
@@ -129,10 +195,12 @@ class LossCollector {
 class ShardWriter {
  public:
   ShardWriter(const io::TensorSource& input, const Recipe& recipe, const Calibration& calibration,
-              const ConvertOptions& options, io::SafetensorsWriter& writer, Buffers& buffers, LossCollector& losses)
+              const GlobalScales& scales, const ConvertOptions& options, io::SafetensorsWriter& writer,
+              Buffers& buffers, LossCollector& losses)
       : input_(input),
         recipe_(recipe),
         calibration_(calibration),
+        scales_(scales),
         options_(options),
         writer_(writer),
         buffers_(buffers),
@@ -162,16 +230,18 @@ class ShardWriter {
     const DType dtype = *io::ToDType(info.dtype);
     AQT_RETURN_IF_ERROR(input_.Read(*tensor.input, block.begin * columns * SizeOf(dtype), absl::MakeSpan(buffer)));
     const int64_t rows = block.end - block.begin;
-    if (const int64_t bad = FirstNonFinite(buffer.data(), dtype, rows * columns); bad >= 0) {
-      return NonFiniteError(tensor, block.begin * columns + bad);
-    }
+    // FindGlobalScales has looked at the weights with a global scale.
+    const int64_t bad = tensor.scale_set.empty() ? FirstNonFinite(buffer.data(), dtype, rows * columns) : -1;
+    if (bad >= 0) return NonFiniteError(tensor, block.begin * columns + bad);
     const std::string module(*ModuleOf(tensor.name()));
     const ArrayRef weight(dtype, {rows, columns}, buffer.data());
+    const float global_scale = scales_.Of(tensor);
     const absl::StatusOr<std::vector<StoredRows>> encoded =
-        EncodeRows(weight, block.begin, info.shape, scheme, recipe_.weight_rules);
+        EncodeRows(weight, block.begin, info.shape, scheme, recipe_.weight_rules, global_scale);
     if (!encoded.ok()) return Annotate(encoded.status(), io::Printable(tensor.name()));
     if (options_.warnings != nullptr) {
-      AQT_ASSIGN_OR_RETURN(WeightLoss loss, FindLoss(weight, block.begin, scheme, recipe_.weight_rules, *encoded));
+      AQT_ASSIGN_OR_RETURN(WeightLoss loss,
+                           FindLoss(weight, block.begin, scheme, recipe_.weight_rules, *encoded, global_scale));
       losses_.Add(block, std::move(loss));
     }
     for (const StoredRows& part : *encoded) {
@@ -186,7 +256,8 @@ class ShardWriter {
     if (!input.ok())
       return Annotate(input.status(),
                       absl::StrCat(io::Printable(module), ": input range [", range.min, ", ", range.max, "]"));
-    AQT_RETURN_IF_ERROR(Write(absl::StrCat(module, kInputScale), 0, input->scale));
+    const char* const suffix = scheme.scale_type == ScaleType::kE4M3 ? kInputGlobalScale : kInputScale;
+    AQT_RETURN_IF_ERROR(Write(absl::StrCat(module, suffix), 0, input->scale));
     return input->zero_point.has_value() ? Write(absl::StrCat(module, kInputZeroPoint), 0, *input->zero_point)
                                          : absl::OkStatus();
   }
@@ -199,6 +270,7 @@ class ShardWriter {
   const io::TensorSource& input_;
   const Recipe& recipe_;
   const Calibration& calibration_;
+  const GlobalScales& scales_;
   const ConvertOptions& options_;
   io::SafetensorsWriter& writer_;
   Buffers& buffers_;
@@ -227,7 +299,8 @@ io::Metadata OutputMetadata(const io::TensorSource& input, const Plan& plan, con
 }
 
 absl::Status WriteShard(const io::FileSystem& fs, const io::TensorSource& input, const Plan& plan, const Recipe& recipe,
-                        const Calibration& calibration, const ConvertOptions& options, int shard, Output& output) {
+                        const Calibration& calibration, const GlobalScales& scales, const ConvertOptions& options,
+                        int shard, Output& output) {
   std::vector<io::TensorSpec> specs;
   std::vector<Block> blocks;
   for (const TensorPlan& tensor : plan.tensors) {
@@ -244,7 +317,7 @@ absl::Status WriteShard(const io::FileSystem& fs, const io::TensorSource& input,
   if (!writer.ok()) return OutputError(writer.status());
   Buffers buffers;
   LossCollector losses;
-  ShardWriter shard_writer(input, recipe, calibration, options, **writer, buffers, losses);
+  ShardWriter shard_writer(input, recipe, calibration, scales, options, **writer, buffers, losses);
   AQT_RETURN_IF_ERROR(ParallelRun(
       static_cast<int64_t>(blocks.size()), {.threads = options.jobs, .memory_budget = kMemoryBudget},
       [&](int64_t i) { return 2 * blocks[i].bytes; }, [&](int64_t i) { return shard_writer.Run(blocks[i]); }));
@@ -288,14 +361,25 @@ absl::Status Convert(const io::FileSystem& fs, const io::TensorSource& input, co
                      const Plan& plan, const Recipe& recipe, const Calibration& calibration, const OutputPlace& place,
                      const ConvertOptions& options) {
   AQT_ASSIGN_OR_RETURN(Output output, Output::Create(fs, place));
+  GlobalScales scales(plan);
+  AQT_RETURN_IF_ERROR(FindGlobalScales(input, plan, options, scales));
   for (size_t shard = 0; shard < plan.shard_names.size(); ++shard) {
-    AQT_RETURN_IF_ERROR(WriteShard(fs, input, plan, recipe, calibration, options, static_cast<int>(shard), output));
+    AQT_RETURN_IF_ERROR(
+        WriteShard(fs, input, plan, recipe, calibration, scales, options, static_cast<int>(shard), output));
   }
   if (!place.is_file) {
     AQT_RETURN_IF_ERROR(WriteRest(fs, files, plan, options, output));
     AQT_RETURN_IF_ERROR(CheckCancelled(options.cancelled));
   }
   return output.Commit();
+}
+
+int64_t BytesToRead(const Plan& plan) {
+  int64_t bytes = plan.old_bytes;
+  for (const TensorPlan& tensor : plan.tensors) {
+    if (!tensor.scale_set.empty()) bytes += tensor.old_bytes;
+  }
+  return bytes;
 }
 
 absl::StatusOr<std::set<std::string>> FindNonFinite(const io::TensorSource& input, const Plan& plan,

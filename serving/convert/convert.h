@@ -1,7 +1,8 @@
 #ifndef AQT_SERVING_CONVERT_CONVERT_H_
 #define AQT_SERVING_CONVERT_CONVERT_H_
 
-// Executes a plan: reads the input tensor by tensor, in blocks of rows, and writes a quantized checkpoint.
+// Executes a plan: reads the input tensor by tensor, in blocks of rows, and writes a quantized checkpoint. Weights with
+// a global scale (NVFP4) are read twice.
 //
 // Memory: blocks of rows share a budget of 16 MiB, whatever the number of threads. A weight with one scale for the
 // whole tensor is held in full, and one above the budget is processed alone. The written bytes depend on neither.
@@ -43,6 +44,9 @@ struct ConvertOptions {
 absl::Status Convert(const io::FileSystem& fs, const io::TensorSource& input, const CarriedFiles& files,
                      const Plan& plan, const Recipe& recipe, const Calibration& calibration, const OutputPlace& place,
                      const ConvertOptions& options);
+
+// The bytes that Convert reads: weights with a global scale twice, because it must be known first.
+int64_t BytesToRead(const Plan& plan);
 
 // The weights that the plan quantizes and that hold a NaN or an infinity. Reads all of them.
 absl::StatusOr<std::set<std::string>> FindNonFinite(const io::TensorSource& input, const Plan& plan,

@@ -138,7 +138,7 @@ absl::StatusOr<ConvertReport> Run(const io::FileSystem& fs, const ConvertJob& jo
   const std::vector<std::string> warnings = AllWarnings(plan);
   report.warnings.insert(report.warnings.end(), warnings.begin(), warnings.end());
 
-  const std::unique_ptr<Progress> progress = job.make_progress ? job.make_progress(plan.old_bytes) : nullptr;
+  const std::unique_ptr<Progress> progress = job.make_progress ? job.make_progress(BytesToRead(plan)) : nullptr;
   options.progress = progress.get();
   options.warnings = &report.warnings;
   AQT_RETURN_IF_ERROR(Convert(fs, input, files, plan, recipe, calibration, place, options));

@@ -19,6 +19,7 @@
 #include "aqt/io/file_testing.h"
 #include "aqt/io/tensors/checkpoint.h"
 #include "aqt/io/tensors/safetensors.h"
+#include "aqt/quant/weights/microscaled.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "serving/convert/convert_job.h"
@@ -42,6 +43,13 @@ const io::FileSystem& Fs() { return io::LocalFileSystem(); }
 std::string ConfigText(const std::string& weights, const std::string& rest = "") {
   return absl::StrCat("schema: 1 default_ignore: false rule { match: '.*' quantize { weights { ", weights, " } ", rest,
                       " } }");
+}
+
+float AbsMax(const Array& weight) {
+  const Array f32 = Cast(weight, DType::kF32);
+  float largest = 0;
+  for (const float x : f32.View<float>()) largest = std::max(largest, std::abs(x));
+  return largest;
 }
 
 class ConvertTest : public JobTest {
@@ -89,7 +97,9 @@ TEST_P(ConvertBlocksTest, TheResultDoesNotDependOnBlocks) {
   for (int i = 0; i < 3; ++i) {
     const std::string module(*ModuleOf(tensors[i].first));
     const Array& weight = tensors[i].second;
-    const std::vector<StoredRows> whole = *EncodeRows(weight, 0, weight.shape(), scheme, c.rules);
+    const bool global = scheme.weights.scale_type == ScaleType::kE4M3;
+    const float global_scale = global ? compressed_tensors::GlobalScaleOf(AbsMax(weight), c.dtype) : 1;
+    const std::vector<StoredRows> whole = *EncodeRows(weight, 0, weight.shape(), scheme, c.rules, global_scale);
     for (const StoredRows& part : whole) {
       const std::string name = absl::StrCat(module, part.suffix);
       EXPECT_TRUE(BitEqual(*out.ReadArray(name), part.rows)) << name;
@@ -144,6 +154,16 @@ INSTANTIATE_TEST_SUITE_P(
                   "num_bits: 8 type: NUMBER_TYPE_FLOAT per_block { rows: 4294967295 columns: 4294967295 }", ""},
         BlockCase{"FloatBlockF16", "num_bits: 8 type: NUMBER_TYPE_FLOAT per_block { rows: 96 columns: 128 }", "",
                   WeightRules::kCompressedTensors, DType::kF16},
+        BlockCase{"PackedBlockAsymmetric", "num_bits: 4 symmetric: false per_block { rows: 96 columns: 130 }", ""},
+        BlockCase{"MxFp4", "num_bits: 4 type: NUMBER_TYPE_FLOAT per_mx_group {}", ""},
+        BlockCase{"MxFp6F16", "num_bits: 6 type: NUMBER_TYPE_FLOAT per_mx_group {}", "",
+                  WeightRules::kCompressedTensors, DType::kF16},
+        BlockCase{"MxFp8Bf16", "num_bits: 8 type: NUMBER_TYPE_FLOAT per_mx_group {}",
+                  "input_activations { num_bits: 8 type: NUMBER_TYPE_FLOAT dynamic_per_mx_group {} }",
+                  WeightRules::kCompressedTensors, DType::kBF16},
+        BlockCase{"NvFp4", "num_bits: 4 type: NUMBER_TYPE_FLOAT per_nvfp4_group {}", ""},
+        BlockCase{"NvFp4Bf16", "num_bits: 4 type: NUMBER_TYPE_FLOAT per_nvfp4_group {}", "",
+                  WeightRules::kCompressedTensors, DType::kBF16},
         BlockCase{"AqtChannel", "num_bits: 8 per_channel {}", "", WeightRules::kAqt},
         BlockCase{"AqtGroupBf16", "num_bits: 4 per_group { size: 32 }", "", WeightRules::kAqt, DType::kBF16},
         BlockCase{"AqtTensor", "num_bits: 8 per_tensor {}", "", WeightRules::kAqt}),
@@ -181,6 +201,58 @@ TEST_F(ConvertTest, StaticFloatInputs) {
   EXPECT_TRUE(BitEqual(*out.ReadArray("a.input_scale"), Cast(Array::Of<float>({2}, {1}), DType::kBF16)));
   EXPECT_EQ(out.Find("a.input_zero_point"), nullptr);
   EXPECT_EQ(out.Find("a.weight")->dtype, io::FileDType::kF8E4M3);
+}
+
+// The parts of a fused set are in different files, and differ in size.
+TEST_F(ConvertTest, AGlobalScaleIsSharedAcrossFiles) {
+  ASSERT_TRUE(Fs().CreateFolder(At("in")).ok());
+  const Array q = MakeWeight(DType::kBF16, {4, 32}, 1);
+  std::vector<float> wide(2 * 32, 0.5f);
+  wide[40] = -40;
+  const Array large = Cast(Array::FromSpan<float>(wide, {2, 32}), DType::kBF16);
+  WriteTensors(At("in/model-00001-of-00002.safetensors"), {{"l.attn.q_proj.weight", q}, {"l.attn.o_proj.weight", q}});
+  WriteTensors(At("in/model-00002-of-00002.safetensors"), {{"l.attn.v_proj.weight", large}});
+  WriteText(At("in/config.json"), "{}");
+  WriteText(At("in/model.safetensors.index.json"), R"({"metadata": {}, "weight_map": {
+      "l.attn.q_proj.weight": "model-00001-of-00002.safetensors",
+      "l.attn.o_proj.weight": "model-00001-of-00002.safetensors",
+      "l.attn.v_proj.weight": "model-00002-of-00002.safetensors"}})");
+  ConvertJob job = Job("schema: 1 base: 'nvfp4a16'");
+  const absl::StatusOr<ConvertReport> report = RunConvertJob(Fs(), job);
+  ASSERT_TRUE(report.ok()) << report.status();
+  const io::Checkpoint out = *io::Checkpoint::Open(Fs(), job.output);
+  const auto global = [&](const char* module) {
+    return out.ReadArray(absl::StrCat("l.attn.", module, ".weight_global_scale"))->View<float>()[0];
+  };
+  EXPECT_EQ(global("v_proj"), compressed_tensors::GlobalScaleOf(40, DType::kBF16));
+  EXPECT_EQ(global("q_proj"), global("v_proj"));
+  EXPECT_EQ(global("o_proj"), compressed_tensors::GlobalScaleOf(AbsMax(q), DType::kBF16));
+}
+
+TEST_F(ConvertTest, Nvfp4InputsFromACalibration) {
+  WriteTensors(At("in.safetensors"), {{"a.weight", MakeWeight(DType::kBF16, {4, 32}, 1)}});
+  ConvertJob job = Job("schema: 1 base: 'nvfp4'");
+  job.input = At("in.safetensors");
+  job.output = At("out.safetensors");
+  EXPECT_THAT(std::string(RunConvertJob(Fs(), job).status().message()), HasSubstr("missing for a"));
+  job.calibration = At("ranges.safetensors");
+  WriteTensors(job.calibration,
+               {{"a.input_min", Array::Of<float>({-5}, {1})}, {"a.input_max", Array::Of<float>({4}, {1})}});
+  ASSERT_TRUE(RunConvertJob(Fs(), job).ok());
+  const io::Checkpoint out = *io::Checkpoint::Open(Fs(), job.output);
+  EXPECT_EQ(out.ReadArray("a.input_global_scale")->View<float>()[0], 0.2f * 2688);
+  EXPECT_EQ(out.Find("a.input_scale"), nullptr);
+}
+
+// Found while the global scales are looked for, before anything is written.
+TEST_F(ConvertTest, ANonFiniteWeightWithAGlobalScale) {
+  std::vector<float> values(4 * 32, 0.5f);
+  values[70] = std::nanf("");
+  WriteTensors(At("in.safetensors"), {{"a.weight", Array::FromSpan<float>(values, {4, 32})}});
+  ConvertJob job = Job("schema: 1 base: 'nvfp4a16'");
+  job.input = At("in.safetensors");
+  const absl::Status status = RunConvertJob(Fs(), job).status();
+  EXPECT_THAT(std::string(status.message()), HasSubstr("a.weight [4,32] holds a NaN or an infinity at [2,6]"));
 }
 
 TEST_F(ConvertTest, StaticInputsFromACalibration) {

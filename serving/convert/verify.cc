@@ -4,6 +4,7 @@
 #include <cmath>
 #include <iterator>
 #include <limits>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -20,6 +21,7 @@
 #include "serving/families/module_roles.h"
 #include "serving/formats/quantization_config.h"
 #include "serving/formats/weight_codec.h"
+#include "serving/plan/global_scales.h"
 #include "serving/plan/plan.h"
 #include "serving/plan/rules.h"
 #include "serving/tools/exit_code.h"
@@ -177,6 +179,31 @@ absl::Status VerifyTensor(const io::TensorSource& input, const io::TensorSource&
   return absl::OkStatus();
 }
 
+// Warns of weights that servers compute as one product although their global scales differ.
+absl::Status CompareGlobalScales(const ModuleRoles& roles, const io::TensorSource& output,
+                                 const std::vector<io::TensorInfo>& tensors, const std::vector<Finding>& findings,
+                                 std::vector<std::string>& warnings) {
+  std::vector<TensorPlan> plans(tensors.size());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    plans[i].input = &tensors[i];
+    plans[i].decision.scheme = findings[i].quality.has_value() ? findings[i].scheme : std::nullopt;
+  }
+  FindScaleSets(roles, plans);
+  std::map<std::string, std::pair<float, std::string>> first_of;  // a set -> its first scale, and the weight
+  for (const TensorPlan& tensor : plans) {
+    if (tensor.scale_set.empty()) continue;
+    AQT_ASSIGN_OR_RETURN(const Array array,
+                         output.ReadArray(*output.Find(absl::StrCat(tensor.module(), kWeightGlobalScale))));
+    const float scale = array.View<float>()[0];
+    const auto [it, inserted] = first_of.try_emplace(tensor.scale_set, scale, tensor.name());
+    if (inserted || it->second.first == scale) continue;
+    warnings.push_back(absl::StrCat(io::Printable(tensor.name()), ": its global scale is ", scale, ", that of ",
+                                    io::Printable(it->second.second), " is ", it->second.first,
+                                    "; servers compute both with one"));
+  }
+  return absl::OkStatus();
+}
+
 std::string Decibels(double snr) {
   return std::isnan(snr) ? "NaN" : std::isinf(snr) ? (snr > 0 ? "exact" : "-inf") : absl::StrFormat("%.2f", snr);
 }
@@ -311,6 +338,7 @@ absl::StatusOr<VerifyReport> Verify(const io::FileSystem& fs, const io::TensorSo
                                            : absl::OkStatus();
       }));
 
+  AQT_RETURN_IF_ERROR(CompareGlobalScales(roles, output, tensors, findings, report.warnings));
   for (Finding& finding : findings) {
     if (!finding.problem.empty()) {
       report.problems.push_back(std::move(finding.problem));

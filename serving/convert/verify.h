@@ -68,7 +68,8 @@ struct VerifyReport {
   std::vector<WeightQuality> weights;  // NaN first, then the lowest snr first
   int num_carried = 0;                 // tensors that are equal byte for byte
   std::vector<std::string> problems;   // each names a tensor; empty if all checks pass
-  std::vector<std::string> warnings;   // about weights with parts that became zero
+  // About weights with parts that became zero, and about global scales that servers cannot use.
+  std::vector<std::string> warnings;
 };
 
 // `files` are those of the input, which an output folder must have. DataLoss if one of the two is damaged or `output`

@@ -387,6 +387,37 @@ TEST_F(VerifyTest, WhatCannotBeComparedIsAProblem) {
   }
 }
 
+TEST_F(VerifyTest, ScalesOfEightBits) {
+  WriteInput({{"l.attn.q_proj.weight", MakeWeight(DType::kF32, {8, 64}, 1)},
+              {"l.attn.k_proj.weight", MakeWeight(DType::kF32, {8, 64}, 2)}});
+  for (const auto& [preset, least] :
+       {std::pair("mxfp4a16", 15), {"nvfp4a16", 18}, {"mxfp6a16", 28}, {"mxfp8a16", 28}, {"NVFP4A16", 18}}) {
+    Convert(preset);
+    const absl::StatusOr<VerifyReport> report = Run();
+    ASSERT_TRUE(report.ok()) << report.status();
+    EXPECT_THAT(report->problems, IsEmpty());
+    EXPECT_THAT(report->warnings, IsEmpty());
+    ASSERT_EQ(report->weights.size(), 2u);
+    EXPECT_GT(report->weights[0].snr_db, least) << preset;
+    EXPECT_TRUE(report->weights[0].groups.has_value());
+  }
+  EditOutput([](NamedArrays& tensors) {
+    for (auto& [name, array] : tensors) {
+      if (name == "l.attn.k_proj.weight_global_scale") array = Array::Of<float>({2}, {1});
+    }
+  });
+  const VerifyReport report = *Run();
+  EXPECT_THAT(report.warnings,
+              ElementsAre(AllOf(HasSubstr("l.attn.q_proj.weight: its global scale is "),
+                                HasSubstr("that of l.attn.k_proj.weight is 2; servers compute both"))));
+  EditOutput([](NamedArrays& tensors) {
+    for (auto& [name, array] : tensors) {
+      if (name == "l.attn.k_proj.weight_global_scale") array = Array::Of<float>({0}, {1});
+    }
+  });
+  EXPECT_THAT(Run()->problems, ElementsAre(HasSubstr("l.attn.k_proj.weight_global_scale is 0; a positive")));
+}
+
 TEST_F(VerifyTest, ModulesOfAnyName) {
   ASSERT_TRUE(Fs().CreateFolder(At("in")).ok());
   NamedArrays tensors;

@@ -17,7 +17,7 @@
 #include "aqt/core/check.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/status_macros.h"
-#include "serving/formats/pack_quantized.h"
+#include "aqt/quant/weights/microscaled.h"
 #include "serving/formats/weight_codec.h"
 
 namespace aqt::serving {
@@ -88,7 +88,7 @@ bool AnyWord(const Word* data, int64_t n, IsOne is_one) {
 }
 
 // Small stored groups, of two words or more. If no word consists of zeros (or with zero points, of equal values), each
-// group has two nonzero values. Stored groups are faster to read than the weight.
+// group has two nonzero values. Stored groups are faster to read than the weight. Floats are zeros without their signs.
 class StoredGroups {
  public:
   StoredGroups(const std::vector<StoredRows>& stored, const WeightScheme& weights) {
@@ -97,20 +97,20 @@ class StoredGroups {
       const bool packed = part.suffix == kWeightPacked;
       if (!packed && part.suffix != kWeight) continue;
       bits_ = packed ? weights.num_bits : 8;
-      const int word_bits = packed ? 32 : 64;
-      const bool whole_words = word_bits % bits_ == 0 && weights.group_size * bits_ % word_bits == 0;
-      if (whole_words && weights.group_size * bits_ / word_bits >= 2) rows_ = &part.rows;
-      // Packed values are not negative: 0 is stored as 2^(bits - 1).
+      word_bits_ = packed ? 32 : 64;
+      const bool whole_words = word_bits_ % bits_ == 0 && weights.group_size * bits_ % word_bits_ == 0;
+      if (whole_words && weights.group_size * bits_ / word_bits_ >= 2) rows_ = &part.rows;
       symmetric_ = weights.symmetric;
-      if (packed) {
-        for (int bit = bits_ - 1; bit < word_bits; bit += bits_) zeros_ |= uint64_t{1} << bit;
-      }
+      uint64_t signs = 0;
+      for (int bit = bits_ - 1; bit < word_bits_; bit += bits_) signs |= uint64_t{1} << bit;
+      if (weights.type == ValueType::kFloat) mask_ = ~signs;
+      else if (packed) zeros_ = signs;  // packed integers are not negative: 0 is stored as 2^(bits - 1)
     }
   }
 
   bool MayHoldZeros(int64_t row) const {
     if (rows_ == nullptr) return true;
-    return rows_->dtype() == DType::kS32 ? AnyUniformOf<uint32_t>(row) : AnyUniformOf<uint64_t>(row);
+    return word_bits_ == 32 ? AnyUniformOf<uint32_t>(row) : AnyUniformOf<uint64_t>(row);
   }
 
  private:
@@ -119,17 +119,50 @@ class StoredGroups {
     const int64_t n = rows_->num_bytes() / rows_->shape()[0] / static_cast<int64_t>(sizeof(Word));
     const Word* const words = static_cast<const Word*>(rows_->data()) + row * n;
     if (symmetric_) {
-      const Word zeros = static_cast<Word>(zeros_);
-      return AnyWord(words, n, [zeros](Word word) { return word == zeros; });
+      const Word zeros = static_cast<Word>(zeros_), mask = static_cast<Word>(mask_);
+      return AnyWord(words, n, [zeros, mask](Word word) { return (word & mask) == zeros; });
     }
     return AnyWord(words, n, [bits = bits_](Word word) { return word == std::rotl(word, bits); });
   }
 
   const Array* rows_ = nullptr;  // null unless they have this layout
-  int bits_ = 0;
+  int bits_ = 0, word_bits_ = 0;
   bool symmetric_ = false;
-  uint64_t zeros_ = 0;  // a word of zeros, if it is symmetric
+  uint64_t zeros_ = 0, mask_ = ~uint64_t{0};  // a word of zeros under the mask, if it is symmetric
 };
+
+// What the codes of scales of 8 bits multiply values by.
+std::array<float, 256> FactorsOfCodes(const WeightScheme& weights, float global_scale) {
+  std::array<uint8_t, 256> all;
+  for (int code = 0; code < 256; ++code) all[code] = static_cast<uint8_t>(code);
+  const DType dtype = weights.scale_type == ScaleType::kE4M3 ? DType::kE4M3FN : DType::kU8;
+  QuantizedWeight scales;
+  scales.scale = Array::CopyOf(ArrayRef(dtype, {1, 256}, all.data()));
+  scales.global_scale = global_scale;
+  const Array factors = ct::FactorsOf(scales, weights.scale_type);
+  std::array<float, 256> result;
+  std::copy_n(factors.View<float>().data(), 256, result.data());
+  return result;
+}
+
+// The codes of e4m3fn below are subnormal numbers.
+constexpr uint8_t kSmallestNormalE4M3 = 0x08, kLargestE4M3 = 0x7e;
+
+// Some rows that are quantized separately.
+struct Slice {
+  int64_t begin = -1;  // the first row; -1: none yet
+  Array q, products;   // f32; the products are those of the weight's dtype
+  std::optional<Array> zero_point;
+};
+absl::Status QuantizeSlice(const ArrayRef& rows, const Scheme& scheme, WeightRules rules, float global_scale,
+                           Slice& slice) {
+  AQT_ASSIGN_OR_RETURN(QuantizedWeight weight, QuantizeRows(rows, scheme, rules, global_scale));
+  AQT_ASSIGN_OR_RETURN(const Array products, ct::DequantizeWeight(weight, scheme.weights));
+  slice.products = Cast(Cast(products, rows.dtype), DType::kF32);
+  slice.q = Cast(weight.q, DType::kF32);
+  slice.zero_point = std::move(weight.zero_point);
+  return absl::OkStatus();
+}
 
 // Finds the losses of some rows.
 template <class T>
@@ -138,16 +171,29 @@ class Finder {
   using Bits = typename Floats<T>::Bits;
 
   Finder(const ArrayRef& rows, int64_t first_row, const Scheme& scheme, WeightRules rules, const Array& scale,
-         const std::vector<StoredRows>& stored)
+         const std::vector<StoredRows>& stored, float global_scale)
       : rows_(rows),
         first_row_(first_row),
         scheme_(scheme),
         rules_(rules),
+        global_scale_(global_scale),
         scales_(static_cast<const Bits*>(scale.data())),
         groups_(stored, scheme.weights),
         units_(UnitsOf(scheme.weights, rows.shape)),
         largest_scale_(BitsOf<T>(0.98f * LargestFinite() / LargestFactor(scheme.weights))),
-        steps_(StepsBelowScale(scheme.weights)) {}
+        steps_(StepsBelowScale(scheme.weights)) {
+    if (scheme.weights.scale_type == ScaleType::kWeight) return;
+    codes_ = static_cast<const uint8_t*>(scale.data());
+    const std::array<float, 256> factors = FactorsOfCodes(scheme.weights, global_scale);
+    std::array<Bits, 256> bits;
+    std::transform(factors.begin(), factors.end(), bits.begin(), BitsOf<T>);
+    factors_.resize(scale.num_elements());
+    for (size_t i = 0; i < factors_.size(); ++i) factors_[i] = bits[codes_[i]];
+    scales_ = factors_.data();
+    // Powers of two have no digits to lose, and are at most half the largest value of their group.
+    is_e4m3_ = scheme.weights.scale_type == ScaleType::kE4M3;
+    may_overflow_ = is_e4m3_ && bits[kLargestE4M3] > largest_scale_;
+  }
 
   absl::StatusOr<WeightLoss> Run() {
     const int64_t num_rows = rows_.shape[0], columns = rows_.shape[1];
@@ -157,7 +203,7 @@ class Finder {
         const int64_t column = g * units_.cols;
         const Bits scale = scales_[unit + g];
         const int64_t n = std::min(units_.cols, columns - column);
-        if (IsOrdinary(scale) && HasTwoLarge(ValuesAt(row, column), n, LargeAbove(scale))) continue;
+        if (IsOrdinary(unit + g) && HasTwoLarge(ValuesAt(row, column), n, LargeAbove(scale))) continue;
         AQT_RETURN_IF_ERROR(LookCloser(unit + g, row, column, scale));
       }
     }
@@ -174,10 +220,18 @@ class Finder {
     return static_cast<const Bits*>(rows_.data) + row * rows_.shape[1] + column;
   }
 
-  bool IsOrdinary(Bits scale) const { return scale >= kSmallestNormal && scale <= largest_scale_; }
+  bool IsSubnormal(int64_t unit) const {
+    if (codes_ == nullptr) return scales_[unit] < kSmallestNormal;
+    return is_e4m3_ && codes_[unit] < kSmallestNormalE4M3;
+  }
+  bool IsOrdinary(int64_t unit) const { return !IsSubnormal(unit) && scales_[unit] <= largest_scale_; }
 
   // For a row of units, starting at `unit`. Blocks have one length, as in AnyWord.
   bool ScalesAreOrdinary(int64_t unit) const {
+    if (codes_ != nullptr) {
+      return !may_overflow_ && (!is_e4m3_ || std::all_of(codes_ + unit, codes_ + unit + units_.per_row,
+                                                         [](uint8_t code) { return code >= kSmallestNormalE4M3; }));
+    }
     constexpr int64_t kBlock = 16;
     const Bits* scale = scales_ + unit;
     int64_t n = units_.per_row;
@@ -188,7 +242,7 @@ class Finder {
       }
       if (odd != 0) return false;
     }
-    return std::all_of(scale, scale + n, [this](Bits s) { return IsOrdinary(s); });
+    return std::all_of(scale, scale + n, [this](Bits s) { return s >= kSmallestNormal && s <= largest_scale_; });
   }
 
   // A magnitude such that a unit with two larger values loses nothing beyond rounding. It is slightly more than half
@@ -231,7 +285,7 @@ class Finder {
     example.unit =
         unit + (scheme_.weights.strategy == WeightStrategy::kTensor ? 0 : first_row_ / units_.rows * units_.per_row);
     example.scale = FloatOf<T>(scale);
-    if (scale < kSmallestNormal) Add(Loss::kSubnormalScale, example);
+    if (IsSubnormal(unit)) Add(Loss::kSubnormalScale, example);
     const Bits above = LargeAbove(scale);
     const int64_t limit = MaxOutliers(units_.rows * units_.cols);
     int64_t large = 0, values = 0;
@@ -257,21 +311,17 @@ class Finder {
     const int64_t num_rows = rows_.shape[0], columns = rows_.shape[1];
     const int64_t end = std::min(num_rows, row + std::max(units_.rows, MinRows(rules_)));
     const int64_t begin = std::max<int64_t>(0, std::min(row, end - MinRows(rules_)));
-    if (begin == slice_begin_ && slice_.has_value()) return absl::OkStatus();
+    if (begin == slice_.begin) return absl::OkStatus();
     const ArrayRef rows(rows_.dtype, {end - begin, columns}, ValuesAt(begin, 0));
-    AQT_ASSIGN_OR_RETURN(slice_, QuantizeRows(rows, scheme_, rules_));
-    AQT_ASSIGN_OR_RETURN(const Array products, ct::DequantizeWeight(*slice_, scheme_.weights));
-    slice_begin_ = begin;
-    products_ = Cast(products, DType::kF32);
-    q_ = Cast(slice_->q, DType::kF32);
-    return absl::OkStatus();
+    slice_.begin = begin;
+    return QuantizeSlice(rows, scheme_, rules_, global_scale_, slice_);
   }
 
   // The stored value, without the zero point.
   float Stored(int64_t row, int64_t column) const {
-    const float q = q_.View<float>()[(row - slice_begin_) * rows_.shape[1] + column];
-    if (!slice_->zero_point.has_value()) return q;
-    return q - slice_->zero_point->View<int8_t>()[units_.Of(row - slice_begin_, column)];
+    const float q = slice_.q.View<float>()[(row - slice_.begin) * rows_.shape[1] + column];
+    if (!slice_.zero_point.has_value()) return q;
+    return q - slice_.zero_point->View<int8_t>()[units_.Of(row - slice_.begin, column)];
   }
 
   void CountKept(int64_t row, int64_t column, int64_t values, WeightLoss::Example example) {
@@ -298,7 +348,7 @@ class Finder {
   void FindOverflow(int64_t row, int64_t column, WeightLoss::Example example) {
     bool found = false;
     ForEachValue(row, column, [&](int64_t r, int64_t c) {
-      if (std::isfinite(products_.View<float>()[(r - slice_begin_) * rows_.shape[1] + c])) return true;
+      if (std::isfinite(slice_.products.View<float>()[(r - slice_.begin) * rows_.shape[1] + c])) return true;
       example.row = first_row_ + r;
       example.column = c;
       example.value = Stored(r, c);
@@ -318,16 +368,18 @@ class Finder {
   int64_t first_row_;
   const Scheme& scheme_;
   WeightRules rules_;
-  const Bits* scales_;
+  float global_scale_;
+  const Bits* scales_;  // what the values of each unit are multiplied by
+  // For scales of 8 bits.
+  const uint8_t* codes_ = nullptr;
+  std::vector<Bits> factors_;
+  bool is_e4m3_ = false, may_overflow_ = false;
   StoredGroups groups_;
   ct::Units units_;
   Bits largest_scale_;  // no product with a smaller one overflows
   int steps_;
   WeightLoss loss_;
-  // Some rows quantized separately, starting at slice_begin_; set by Quantize.
-  std::optional<QuantizedWeight> slice_;
-  int64_t slice_begin_ = 0;
-  Array products_, q_;
+  Slice slice_;  // set by Quantize
 };
 
 std::string Number(double x) { return absl::StrFormat("%.6g", x); }
@@ -384,15 +436,16 @@ void WeightLoss::Append(const WeightLoss& later) {
 }
 
 absl::StatusOr<WeightLoss> FindLoss(const ArrayRef& rows, int64_t first_row, const Scheme& scheme, WeightRules rules,
-                                    const std::vector<StoredRows>& stored) {
+                                    const std::vector<StoredRows>& stored, float global_scale) {
   AQT_CHECK(rows.IsDense() && rows.shape.rank() == 2);
   const auto scale =
       std::find_if(stored.begin(), stored.end(), [](const StoredRows& part) { return part.suffix == kWeightScale; });
-  AQT_CHECK(scale != stored.end() && scale->rows.dtype() == rows.dtype);
+  AQT_CHECK(scale != stored.end() &&
+            (scheme.weights.scale_type != ScaleType::kWeight || scale->rows.dtype() == rows.dtype));
   switch (rows.dtype) {
-    case DType::kF32: return Finder<float>(rows, first_row, scheme, rules, scale->rows, stored).Run();
-    case DType::kBF16: return Finder<BFloat16>(rows, first_row, scheme, rules, scale->rows, stored).Run();
-    case DType::kF16: return Finder<Float16>(rows, first_row, scheme, rules, scale->rows, stored).Run();
+    case DType::kF32: return Finder<float>(rows, first_row, scheme, rules, scale->rows, stored, global_scale).Run();
+    case DType::kBF16: return Finder<BFloat16>(rows, first_row, scheme, rules, scale->rows, stored, global_scale).Run();
+    case DType::kF16: return Finder<Float16>(rows, first_row, scheme, rules, scale->rows, stored, global_scale).Run();
     default: AQT_CHECK(false);
   }
 }
@@ -402,6 +455,8 @@ std::vector<std::string> DescribeLoss(const WeightLoss& loss, const Scheme& sche
   const bool whole = scheme.weights.strategy == WeightStrategy::kTensor;
   const int64_t total = UnitsOf(scheme.weights, shape).scale_shape.num_elements();
   constexpr char kKeep[] = "keep this weight in floating point";
+  const absl::string_view scale_dtype =
+      io::ToString(scheme.weights.scale_type == ScaleType::kE4M3 ? io::FileDType::kF8E4M3 : dtype);
   std::vector<std::string> lines;
   for (int i = 0; i < kNumLosses; ++i) {
     const WeightLoss::Units& units = loss.units[i];
@@ -423,7 +478,7 @@ std::vector<std::string> DescribeLoss(const WeightLoss& loss, const Scheme& sche
         lines.push_back(
             absl::StrCat(whole ? "all values become 0: the scale underflows "
                                : absl::StrCat("all values of ", some, where, " become 0: their scales underflow "),
-                         io::ToString(dtype), "; ", kKeep));
+                         scale_dtype, "; ", kKeep));
         break;
       case Loss::kOutliers:
         lines.push_back(absl::StrCat(
@@ -435,8 +490,8 @@ std::vector<std::string> DescribeLoss(const WeightLoss& loss, const Scheme& sche
         break;
       case Loss::kSubnormalScale:
         lines.push_back(absl::StrCat(whole ? "the scale is" : absl::StrCat("the scales of ", some, where, " are"),
-                                     " subnormal in ", io::ToString(dtype), ", and ", whole ? "loses" : "lose",
-                                     " precision; ", kKeep));
+                                     " subnormal in ", scale_dtype, ", and ", whole ? "loses" : "lose", " precision; ",
+                                     kKeep));
         break;
       case Loss::kOverflow:
         lines.push_back(absl::StrCat(whole ? "a value" : absl::StrCat("values of ", some, where), " overflow",

@@ -24,7 +24,7 @@ namespace aqt::serving {
 enum class Loss : uint8_t {
   kZeroed,          // the unit has nonzero values, and all become 0: its scale underflows
   kOutliers,        // all but one, or one of 256, become 0: the others are too small beside it
-  kSubnormalScale,  // its scale is subnormal in the weight's dtype
+  kSubnormalScale,  // its scale is subnormal in the weight's dtype, or, for NVFP4, in e4m3fn
   kOverflow,        // a stored value times the scale is not finite in the weight's dtype
 };
 inline constexpr int kNumLosses = 4;
@@ -52,7 +52,7 @@ struct WeightLoss {
 
 // The losses of a weight's rows starting at `first_row`; arguments as in EncodeRows, whose result is `stored`.
 absl::StatusOr<WeightLoss> FindLoss(const ArrayRef& rows, int64_t first_row, const Scheme& scheme, WeightRules rules,
-                                    const std::vector<StoredRows>& stored);
+                                    const std::vector<StoredRows>& stored, float global_scale = 1);
 
 // One line for each kind of loss, without the weight's name, with the number of units and the first of them.
 std::vector<std::string> DescribeLoss(const WeightLoss& loss, const Scheme& scheme, io::FileDType dtype,

@@ -11,6 +11,7 @@
 #include "aqt/core/array_ops.h"
 #include "aqt/core/dtype.h"
 #include "aqt/quant/weights/compressed_tensors.h"
+#include "aqt/quant/weights/microscaled.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "serving/formats/weight_codec.h"
@@ -40,10 +41,29 @@ Scheme Floats(WeightStrategy strategy) {
   return scheme;
 }
 
+Scheme Microscaled(int num_bits, ScaleType scale_type) {
+  Scheme scheme;
+  scheme.weights.type = ValueType::kFloat;
+  scheme.weights.num_bits = num_bits;
+  scheme.weights.strategy = WeightStrategy::kGroup;
+  scheme.weights.group_size = compressed_tensors::GroupSizeOf(scale_type);
+  scheme.weights.scale_type = scale_type;
+  scheme.format = DefaultFormat(scheme.weights, false);
+  return scheme;
+}
+
 WeightLoss Find(const Array& w, const Scheme& scheme, WeightRules rules, int64_t first_row = 0) {
-  const absl::StatusOr<std::vector<StoredRows>> stored = EncodeRows(w, first_row, w.shape(), scheme, rules);
+  float global_scale = 1;
+  if (scheme.weights.scale_type == ScaleType::kE4M3) {
+    float absmax = 0;
+    const Array f32 = Cast(w, DType::kF32);
+    for (const float x : f32.View<float>()) absmax = std::max(absmax, std::abs(x));
+    global_scale = compressed_tensors::GlobalScaleOf(absmax, w.dtype());
+  }
+  const absl::StatusOr<std::vector<StoredRows>> stored =
+      EncodeRows(w, first_row, w.shape(), scheme, rules, global_scale);
   EXPECT_TRUE(stored.ok()) << stored.status();
-  return *FindLoss(w, first_row, scheme, rules, *stored);
+  return *FindLoss(w, first_row, scheme, rules, *stored, global_scale);
 }
 
 // A weight [4, 64] of values from 0.5 to 1, changed by `edit`.
@@ -64,7 +84,8 @@ TEST(WeightLossTest, OrdinaryWeightsLoseNothing) {
     for (const Scheme& scheme :
          {Make(WeightStrategy::kTensor, 8), Make(WeightStrategy::kChannel, 8), Make(WeightStrategy::kGroup, 4),
           Make(WeightStrategy::kGroup, 4, false), Make(WeightStrategy::kGroup, 3), Make(WeightStrategy::kGroup, 2),
-          Floats(WeightStrategy::kBlock)}) {
+          Floats(WeightStrategy::kBlock), Microscaled(4, ScaleType::kE8M0), Microscaled(6, ScaleType::kE8M0),
+          Microscaled(8, ScaleType::kE8M0), Microscaled(4, ScaleType::kE4M3)}) {
       EXPECT_THAT(Lines(dtype, scheme, kNoEdit), IsEmpty()) << Describe(scheme);
       EXPECT_THAT(Lines(dtype, scheme, [](std::vector<float>& w) { std::fill(w.begin(), w.end(), 0.0f); }), IsEmpty());
       EXPECT_THAT(Lines(dtype, scheme,
@@ -76,6 +97,23 @@ TEST(WeightLossTest, OrdinaryWeightsLoseNothing) {
           << Describe(scheme);
     }
   }
+}
+
+// Groups that are small beside the largest one.
+TEST(WeightLossTest, SmallScalesUnderAGlobalScale) {
+  const auto lines = [](float factor) {
+    return Lines(DType::kBF16, Microscaled(4, ScaleType::kE4M3), [factor](std::vector<float>& w) {
+      for (int i = 16; i < 32; ++i) w[i] *= factor;
+    });
+  };
+  EXPECT_THAT(lines(0x1p-10f), IsEmpty());
+  EXPECT_THAT(lines(0x1p-16f), ElementsAre("the scales of 1 of 16 groups ([0,16:32]) are subnormal in F8_E4M3, and "
+                                           "lose precision; keep this weight in floating point"));
+  EXPECT_THAT(lines(0x1p-26f), ElementsAre("all values of 1 of 16 groups ([0,16:32]) become 0: their scales underflow "
+                                           "F8_E4M3; keep this weight in floating point"));
+  EXPECT_THAT(Lines(DType::kBF16, Microscaled(4, ScaleType::kE8M0), kOutlier),
+              ElementsAre("in 1 of 8 groups outliers make all other values 0: -29952 at [1,3]; use smaller groups, or "
+                          "keep this weight in floating point"));
 }
 
 TEST(WeightLossTest, NamesOutliers) {

@@ -6,6 +6,8 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -14,9 +16,12 @@
 namespace aqt::serving {
 
 // The preset of that name in compressed-tensors 0.20.0, such as "W8A8", case-insensitive, with the default layout.
-// InvalidArgument, with the names, if it does not exist. Unimplemented for a preset that cannot be written ("NVFP4")
-// and for "UNQUANTIZED".
+// InvalidArgument, with the names, if it does not exist. Unimplemented for "UNQUANTIZED".
 absl::StatusOr<Scheme> PresetScheme(absl::string_view name);
+// The same for a name in capitals. Null if there is no such preset.
+std::optional<Scheme> SchemeNamed(absl::string_view name);
+// The names of all of them.
+std::vector<std::string> SchemeNames();
 
 // 8-bit floats as in the `quant_method` "fp8": one scale per block of rows and columns, with activations that are
 // dynamic in groups of the block's columns; or, without `block`, one per tensor, with activations that are dynamic per

@@ -15,6 +15,10 @@ constexpr char kWeightShape[] = ".weight_shape";
 // The number of rows after which zero points begin a new word, for any number of bits.
 constexpr int64_t kZeroPointRows = 32;
 
+bool PacksZeroPoints(const WeightScheme& weights) {
+  return weights.strategy == WeightStrategy::kChannel || weights.strategy == WeightStrategy::kGroup;
+}
+
 int64_t WordsFor(int64_t values, int num_bits) { return (values * num_bits + 31) / 32; }
 
 class Packed final : public WeightFormat {
@@ -29,10 +33,7 @@ class Packed final : public WeightFormat {
     if (weights.type != ValueType::kInt) {
       return absl::UnimplementedError("pack-quantized with weights of type float is not supported; it holds type int");
     }
-    if (weights.symmetric || weights.strategy != WeightStrategy::kTensor) return absl::OkStatus();
-    return absl::UnimplementedError(
-        "pack-quantized with one zero point per tensor is not supported; use strategy channel or group, or symmetric "
-        "weights");
+    return absl::OkStatus();
   }
 
   std::vector<io::TensorSpec> Outputs(const WeightScheme& weights, const Shape& shape,
@@ -43,14 +44,18 @@ class Packed final : public WeightFormat {
         {kWeightShape, io::FileDType::kI64, {2}},
         {kWeightScale, dtype, scale}};
     if (!weights.symmetric) {
-      out.push_back({kWeightZeroPoint, io::FileDType::kI32, {WordsFor(shape[0], weights.num_bits), scale[1]}});
+      if (PacksZeroPoints(weights)) {
+        out.push_back({kWeightZeroPoint, io::FileDType::kI32, {WordsFor(shape[0], weights.num_bits), scale[1]}});
+      } else {
+        out.push_back({kWeightZeroPoint, io::FileDType::kI8, scale});
+      }
     }
     return out;
   }
 
   int64_t RowUnit(const WeightScheme& weights) const override {
     const int64_t unit = WeightFormat::RowUnit(weights);
-    return weights.symmetric || unit == 0 ? unit : kZeroPointRows;
+    return weights.symmetric || !PacksZeroPoints(weights) ? unit : kZeroPointRows;
   }
 
   bool TakesPacked() const override { return true; }
@@ -60,10 +65,13 @@ class Packed final : public WeightFormat {
     if (rows.q.dtype() == DType::kS8) {
       AQT_ASSIGN_OR_RETURN(rows.q, ct::PackInts(rows.q, weights.num_bits));
     }
+    const int64_t first_unit = first_row / UnitsOf(weights, shape).rows;
     std::vector<StoredRows> out = {{kWeightPacked, first_row, std::move(rows.q)},
-                                   {kWeightScale, first_row, std::move(rows.scale)}};
+                                   {kWeightScale, first_unit, std::move(rows.scale)}};
     if (first_row == 0) out.push_back({kWeightShape, 0, Array::Of<int64_t>({shape[0], shape[1]}, {2})});
-    if (rows.zero_point.has_value()) {
+    if (rows.zero_point.has_value() && !PacksZeroPoints(weights)) {
+      out.push_back({kWeightZeroPoint, first_unit, *std::move(rows.zero_point)});
+    } else if (rows.zero_point.has_value()) {
       AQT_ASSIGN_OR_RETURN(Array zero_words, ct::PackZeroPoints(*rows.zero_point, weights.num_bits));
       out.push_back({kWeightZeroPoint, first_row * weights.num_bits / 32, std::move(zero_words)});
     }
@@ -80,7 +88,9 @@ class Packed final : public WeightFormat {
     QuantizedWeight weight;
     AQT_ASSIGN_OR_RETURN(weight.q, ct::UnpackInts(stored.find(kWeightPacked)->second, weights.num_bits, shape[1]));
     weight.scale = stored.find(kWeightScale)->second;
-    if (!weights.symmetric) {
+    if (!weights.symmetric && !PacksZeroPoints(weights)) {
+      weight.zero_point = stored.find(kWeightZeroPoint)->second;
+    } else if (!weights.symmetric) {
       AQT_ASSIGN_OR_RETURN(weight.zero_point,
                            ct::UnpackZeroPoints(stored.find(kWeightZeroPoint)->second, weights.num_bits, shape[0]));
     }

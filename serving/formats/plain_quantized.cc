@@ -42,6 +42,10 @@ class PlainQuantized final : public WeightFormat {
   }
 
   absl::Status Validate(const WeightScheme& weights) const override {
+    if (weights.scale_type != ScaleType::kWeight) {
+      return absl::UnimplementedError(
+          absl::StrCat(name_, " with scales of 8 bits (MX, NVFP4) is not supported; leave the format out"));
+    }
     if (Holds(weights.type)) return absl::OkStatus();
     return absl::UnimplementedError(absl::StrCat(name_, " with weights of type ", ToString(weights.type),
                                                  " is not supported; it holds type ", ToString(*type_)));

@@ -104,25 +104,32 @@ struct Args {
   int num_bits = 8;
   bool symmetric = true;
   bool dynamic = false;
+  bool local = false;  // only the scales of groups are dynamic
+  ScaleType scale_type = ScaleType::kWeight;
   std::string strategy;
   int64_t group_size = 0;
   std::array<int64_t, 2> block{0, 0};
 };
 
+// Groups under a global scale: NVFP4.
+constexpr char kTensorGroup[] = "tensor_group";
+// The values of scale_dtype.
+constexpr char kE8M0Scales[] = "torch.uint8";
+constexpr char kE4M3Scales[] = "torch.float8_e4m3fn";
+
 // The strategy; if it is not given, the one that the package infers. A `group_size` of -1 means one group per row.
 absl::StatusOr<std::string> ParseStrategy(absl::string_view where, const Json& args, int64_t group_size) {
   AQT_ASSIGN_OR_RETURN(std::string strategy, Text(where, args, "strategy"));
   if (strategy.empty()) return std::string(group_size == 0 ? "tensor" : group_size == -1 ? "channel" : "group");
-  for (const char* known : {"tensor", "channel", "group", "token", "block"}) {
+  for (const char* known : {"tensor", "channel", "group", kTensorGroup, "block", "token"}) {
     if (strategy == known) return strategy;
   }
-  for (const char* known : {"tensor_group", "attn_head"}) {
-    if (strategy == known) {
-      return NotSupported(Path(where, "strategy"), strategy,
-                          "\"tensor\", \"channel\", \"group\", \"block\" and \"token\" are");
-    }
+  if (strategy == "attn_head") {
+    return NotSupported(Path(where, "strategy"), strategy,
+                        "\"tensor\", \"channel\", \"group\", \"tensor_group\", \"block\" and \"token\" are");
   }
-  return Wrong(Path(where, "strategy"), strategy, "\"tensor\", \"channel\", \"group\", \"block\" or \"token\"");
+  return Wrong(Path(where, "strategy"), strategy,
+               "\"tensor\", \"channel\", \"group\", \"tensor_group\", \"block\" or \"token\"");
 }
 
 // Rows and columns: [128, 128], or as older versions of the package wrote them "128x128".
@@ -147,6 +154,43 @@ absl::StatusOr<std::array<int64_t, 2>> ParseBlock(absl::string_view where, const
   return Wrong(path, value, "[rows, columns], both positive, with strategy \"block\"");
 }
 
+bool HasGroups(absl::string_view strategy) { return strategy == "group" || strategy == kTensorGroup; }
+
+// Older versions of the package did not write scale_dtype: the bits, the strategy and the layout imply it.
+absl::StatusOr<ScaleType> ParseScaleType(absl::string_view where, const Json& json, const Args& args,
+                                         absl::string_view format) {
+  const Json& given = At(json, "scale_dtype");
+  const std::string path = Path(where, "scale_dtype");
+  if (args.strategy == kTensorGroup) {
+    if (given.is_null() || given == kE4M3Scales) return ScaleType::kE4M3;
+    return NotSupported(path, given, absl::StrCat("\"", kE4M3Scales, "\" is with strategy \"", kTensorGroup, "\""));
+  }
+  if (given == kE8M0Scales) return ScaleType::kE8M0;
+  if (!given.is_null()) {
+    return NotSupported(path, given,
+                        absl::StrCat("null (the dtype of the weight), \"", kE8M0Scales, "\" (MX) and, with strategy \"",
+                                     kTensorGroup, "\", \"", kE4M3Scales, "\" (NVFP4) are"));
+  }
+  const bool is_mx = args.type == ValueType::kFloat && args.strategy == "group" && args.group_size == 32 &&
+                     (args.num_bits < 8 || absl::StartsWith(format, "mxfp8"));
+  return is_mx ? ScaleType::kE8M0 : ScaleType::kWeight;
+}
+
+// `dynamic`: false, true, or "local" for groups under a static global scale.
+absl::Status ParseDynamic(absl::string_view where, const Json& json, Args& args) {
+  const Json& dynamic = At(json, "dynamic");
+  if (dynamic == "local") {
+    if (args.strategy != kTensorGroup) {
+      return Wrong(Path(where, "dynamic"), dynamic,
+                   absl::StrCat("true or false with strategy \"", args.strategy, "\""));
+    }
+    args.local = true;
+    return absl::OkStatus();
+  }
+  AQT_ASSIGN_OR_RETURN(args.dynamic, Bool(where, json, "dynamic", false));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Args> ParseArgs(absl::string_view where, const Json& json, absl::string_view format,
                                std::vector<std::string>& notes) {
   if (!json.is_object()) return Wrong(where, json, "an object");
@@ -162,10 +206,10 @@ absl::StatusOr<Args> ParseArgs(absl::string_view where, const Json& json, absl::
     return Wrong(Path(where, "type"), type, "\"int\" or \"float\"");
   }
   if (type == "float") args.type = ValueType::kFloat;
-  if (args.type == ValueType::kFloat && num_bits != 8) {
+  if (args.type == ValueType::kFloat && num_bits != 8 && num_bits != 6 && num_bits != 4) {
     return absl::UnimplementedError(
         absl::StrCat(where, ": ", num_bits, "-bit floats (type \"float\", format \"", format,
-                     "\") are not supported; 8-bit floats and type \"int\" with 2 to 8 bits are"));
+                     "\") are not supported; floats of 4, 6 and 8 bits and type \"int\" with 2 to 8 bits are"));
   }
 
   AQT_ASSIGN_OR_RETURN(args.symmetric, Bool(where, json, "symmetric", true));
@@ -174,25 +218,22 @@ absl::StatusOr<Args> ParseArgs(absl::string_view where, const Json& json, absl::
     return Wrong(Path(where, "group_size"), group_size, "a positive size, -1 or null");
   }
   AQT_ASSIGN_OR_RETURN(args.strategy, ParseStrategy(where, json, group_size));
-  if (group_size > 0 && args.strategy != "group") {
+  if (group_size > 0 && !HasGroups(args.strategy)) {
     return Wrong(Path(where, "group_size"), group_size, absl::StrCat("null with strategy \"", args.strategy, "\""));
   }
-  if (group_size <= 0 && args.strategy == "group") {
-    return Wrong(Path(where, "group_size"), At(json, "group_size"), "a positive size with strategy \"group\"");
+  if (group_size <= 0 && HasGroups(args.strategy)) {
+    return Wrong(Path(where, "group_size"), At(json, "group_size"),
+                 absl::StrCat("a positive size with strategy \"", args.strategy, "\""));
   }
   args.group_size = std::max<int64_t>(group_size, 0);
 
-  const Json& dynamic = At(json, "dynamic");
-  if (dynamic == "local") return NotSupported(Path(where, "dynamic"), dynamic, "true and false are");
-  AQT_ASSIGN_OR_RETURN(args.dynamic, Bool(where, json, "dynamic", false));
-
+  AQT_RETURN_IF_ERROR(ParseDynamic(where, json, args));
   AQT_ASSIGN_OR_RETURN(args.block, ParseBlock(where, json, args.strategy));
-  if (!At(json, "scale_dtype").is_null()) {
-    return NotSupported(Path(where, "scale_dtype"), At(json, "scale_dtype"), "null (the dtype of the weight) is");
-  }
+  AQT_ASSIGN_OR_RETURN(args.scale_type, ParseScaleType(where, json, args, format));
   const Json& zp_dtype = At(json, "zp_dtype");
-  const char* const own_dtype = args.type == ValueType::kFloat ? "torch.float8_e4m3fn" : "torch.int8";
-  if (!zp_dtype.is_null() && zp_dtype != own_dtype) {
+  const char* const own_dtype = args.type == ValueType::kFloat ? kE4M3Scales : "torch.int8";
+  const bool is_mx = args.scale_type == ScaleType::kE8M0 && zp_dtype == kE8M0Scales;
+  if (!zp_dtype.is_null() && zp_dtype != own_dtype && !is_mx) {
     return NotSupported(Path(where, "zp_dtype"), zp_dtype, absl::StrCat("null and \"", own_dtype, "\" are"));
   }
   const Json& actorder = At(json, "actorder");
@@ -213,13 +254,20 @@ absl::StatusOr<Args> ParseArgs(absl::string_view where, const Json& json, absl::
 absl::StatusOr<WeightScheme> ParseWeights(absl::string_view where, const Json& json, absl::string_view format,
                                           std::vector<std::string>& notes) {
   AQT_ASSIGN_OR_RETURN(const Args args, ParseArgs(where, json, format, notes));
-  if (args.dynamic) return Wrong(Path(where, "dynamic"), true, "false (weights are stored quantized)");
+  if (args.dynamic || args.local) {
+    return Wrong(Path(where, "dynamic"), At(json, "dynamic"), "false (weights are stored quantized)");
+  }
   WeightScheme scheme;
   scheme.type = args.type;
   scheme.num_bits = args.num_bits;
   scheme.symmetric = args.symmetric;
   scheme.group_size = args.group_size;
   scheme.block = args.block;
+  scheme.scale_type = args.scale_type;
+  if (args.strategy == kTensorGroup) {
+    scheme.strategy = WeightStrategy::kGroup;
+    return scheme;
+  }
   for (WeightStrategy s :
        {WeightStrategy::kTensor, WeightStrategy::kChannel, WeightStrategy::kGroup, WeightStrategy::kBlock}) {
     if (absl::string_view(args.strategy) == ToString(s)) {
@@ -227,20 +275,32 @@ absl::StatusOr<WeightScheme> ParseWeights(absl::string_view where, const Json& j
       return scheme;
     }
   }
-  return Wrong(Path(where, "strategy"), args.strategy, "\"tensor\", \"channel\", \"group\" or \"block\"");
+  return Wrong(Path(where, "strategy"), args.strategy,
+               "\"tensor\", \"channel\", \"group\", \"tensor_group\" or \"block\"");
 }
 
 absl::StatusOr<InputScheme> ParseInput(absl::string_view where, const Json& json, absl::string_view format,
                                        std::vector<std::string>& notes) {
   AQT_ASSIGN_OR_RETURN(const Args args, ParseArgs(where, json, format, notes));
-  InputScheme scheme{args.num_bits, args.symmetric, args.dynamic, InputStrategy::kToken, args.group_size, args.type};
+  InputScheme scheme{args.num_bits,   args.symmetric, args.dynamic,   InputStrategy::kToken,
+                     args.group_size, args.type,      args.scale_type};
+  if (args.strategy == kTensorGroup) {
+    if (!args.local) {
+      return NotSupported(Path(where, "dynamic"), At(json, "dynamic"),
+                          absl::StrCat("\"local\" is with strategy \"", kTensorGroup, "\""));
+    }
+    scheme.strategy = InputStrategy::kGroup;
+    scheme.dynamic = true;
+    return scheme;
+  }
   for (InputStrategy s : {InputStrategy::kToken, InputStrategy::kTensor, InputStrategy::kGroup}) {
     if (absl::string_view(args.strategy) == ToString(s)) {
       scheme.strategy = s;
       return scheme;
     }
   }
-  return NotSupported(Path(where, "strategy"), args.strategy, "\"token\", \"tensor\" and \"group\" are");
+  return NotSupported(Path(where, "strategy"), args.strategy,
+                      "\"token\", \"tensor\", \"group\" and \"tensor_group\" are");
 }
 
 // Null for an empty name.
@@ -396,13 +456,15 @@ absl::Status CheckRest(const Json& json) {
 }
 
 Json ArgsToJson(ValueType type, int num_bits, bool symmetric, bool dynamic, absl::string_view strategy,
-                int64_t group_size, const std::array<int64_t, 2>& block = {0, 0}) {
+                int64_t group_size, ScaleType scale_type, const std::array<int64_t, 2>& block = {0, 0}) {
+  const bool global = scale_type == ScaleType::kE4M3;
   Json json;
   if (block[0] > 0) json["block_structure"] = block;
-  json["dynamic"] = dynamic;
+  json["dynamic"] = global && dynamic ? Json("local") : Json(dynamic);
   json["group_size"] = group_size > 0 ? Json(group_size) : Json();
   json["num_bits"] = num_bits;
-  json["strategy"] = Std(strategy);
+  if (scale_type != ScaleType::kWeight) json["scale_dtype"] = global ? kE4M3Scales : kE8M0Scales;
+  json["strategy"] = global ? kTensorGroup : Std(strategy);
   json["symmetric"] = symmetric;
   json["type"] = Std(ToString(type));
   return json;
@@ -418,13 +480,13 @@ Json ToJson(const QuantizationConfig& config) {
     formats.insert(json["format"].get<std::string>());
     json["input_activations"] = nullptr;
     if (const std::optional<InputScheme>& a = group.scheme.input; a.has_value()) {
-      json["input_activations"] =
-          ArgsToJson(a->type, a->num_bits, a->symmetric, a->dynamic, ToString(a->strategy), a->group_size);
+      json["input_activations"] = ArgsToJson(a->type, a->num_bits, a->symmetric, a->dynamic, ToString(a->strategy),
+                                             a->group_size, a->scale_type);
     }
     json["output_activations"] = nullptr;
     json["targets"] = group.targets;
-    json["weights"] =
-        ArgsToJson(w.type, w.num_bits, w.symmetric, /*dynamic=*/false, ToString(w.strategy), w.group_size, w.block);
+    json["weights"] = ArgsToJson(w.type, w.num_bits, w.symmetric, /*dynamic=*/false, ToString(w.strategy), w.group_size,
+                                 w.scale_type, w.block);
     groups[group.name] = std::move(json);
   }
   Json json;

@@ -36,8 +36,8 @@ struct QuantizationConfig {
 // Reads the JSON text of a quantization_config of the methods "compressed-tensors" and "fp8". A group of the former may
 // be a list of targets under the name of a preset (named_schemes.h). InvalidArgument: not JSON, a missing or unknown
 // field of a group, a value out of range. Unimplemented, naming the field, its value and the alternatives: layouts that
-// are not in weight_formats.h (microscaling types, NVFP4), floats of other than 8 bits, other quantization methods,
-// sparsity, transforms, quantized outputs or KV cache. Unknown fields beside `config_groups` are ignored.
+// are not in weight_formats.h, floats of other than 4, 6 or 8 bits, other quantization methods, sparsity, transforms,
+// quantized outputs or KV cache. Unknown fields beside `config_groups` are ignored.
 absl::StatusOr<QuantizationConfig> ParseQuantizationConfig(absl::string_view json);
 
 // The JSON text in ASCII, with every field that the package writes.

@@ -101,7 +101,8 @@ TEST(QuantizationConfigTest, ReadsFloats) {
            {R"("float", "strategy": "group")", R"("float", "symmetric": false, "strategy": "group")",
             "input_activations: asymmetric floats"},
            {R"("num_bits": 8, "type": "float", "strategy": "group")",
-            R"("num_bits": 4, "type": "float", "strategy": "group")", "input_activations: 4-bit floats"},
+            R"("num_bits": 4, "type": "float", "strategy": "group")",
+            "input_activations: floats of 4 bits are not supported"},
            {R"("type": "float", "strategy": "block")",
             R"("type": "float", "zp_dtype": "torch.int8", "strategy": "block")", "zp_dtype"},
        }) {
@@ -140,13 +141,18 @@ TEST(QuantizationConfigTest, RefusesByName) {
       {R"("type": "int")", R"("type": "float")", kUnimplemented,
        "config_groups.group_0: int-quantized with weights of type float is not supported"},
       {R"("num_bits": 8, "type": "int")", R"("num_bits": 4, "type": "float")", kUnimplemented,
-       "config_groups.group_0.weights: 4-bit floats"},
+       "config_groups.group_0: weights: WeightScheme: floats of 4 bits with scales in the dtype of the weight"},
+      {R"("num_bits": 8, "type": "int")", R"("num_bits": 5, "type": "float")", kUnimplemented,
+       "config_groups.group_0.weights: 5-bit floats"},
       {R"("type": "int")", R"("type": "complex")", kInvalid, "weights.type = \"complex\""},
-      {R"("int-quantized")", R"("mxfp8-quantized")", kUnimplemented,
-       "format = \"mxfp8-quantized\" is not supported; \"int-quantized\", \"pack-quantized\", \"float-quantized\" "
-       "and "
+      {R"("int-quantized")", R"("marlin-24")", kUnimplemented,
+       "format = \"marlin-24\" is not supported; \"mxfp4-pack-quantized\", \"mxfp6-pack-quantized\", "
+       "\"mxfp8-quantized\", \"nvfp4-pack-quantized\", \"int-quantized\", \"pack-quantized\", \"float-quantized\" and "
        "\"naive-quantized\" are"},
-      {R"("int-quantized")", R"("nvfp4-pack-quantized")", kUnimplemented, "format = \"nvfp4-pack-quantized\""},
+      {R"("int-quantized")", R"("mxfp8-quantized")", kUnimplemented,
+       "mxfp8-quantized with such weights is not supported; it holds floats of 8 bits in groups of 32"},
+      {R"("int-quantized")", R"("nvfp4-pack-quantized")", kUnimplemented,
+       "nvfp4-pack-quantized with such weights is not supported; it holds floats of 4 bits in groups of 16"},
       {R"("targets")", R"("extra": 1, "targets")", kInvalid, "unknown field config_groups.group_0.extra"},
       {R"("num_bits": 8)", R"("num_bits": 9)", kInvalid, "num_bits"},
       {R"("num_bits": 8)", R"("num_bits": "8")", kInvalid, "weights.num_bits = \"8\""},
@@ -154,13 +160,12 @@ TEST(QuantizationConfigTest, RefusesByName) {
       {R"("dynamic": false)", R"("dynamic": false, "actorder": "group")", kUnimplemented,
        "weights.actorder = \"group\""},
       {R"("dynamic": false)", R"("dynamic": false, "scale_dtype": "torch.float32")", kUnimplemented,
-       "weights.scale_dtype"},
+       "weights.scale_dtype = \"torch.float32\" is not supported; null"},
       {R"("targets": ["Linear"])", R"("targets": [])", kInvalid, "targets is missing or empty"},
       {R"("targets": ["Linear"])", R"("targets": [3])", kInvalid, "targets = [3]"},
       {R"("targets")", R"("output_activations": {}, "targets")", kUnimplemented, "output_activations"},
       {R"("compressed-tensors")", R"("gptq")", kUnimplemented,
        "quant_method = \"gptq\" is not supported; \"compressed-tensors\" and \"fp8\" are"},
-      {R"("int-quantized")", R"("marlin-24")", kUnimplemented, "format = \"marlin-24\""},
       {R"("unknown_at_top")", R"("kv_cache_scheme")", kUnimplemented,
        "kv_cache_scheme = 1 is not supported; set it to null to continue: the weights do not depend on it"},
       {R"("unknown_at_top")", R"("moe_sparsity_config")", kUnimplemented, "moe_sparsity_config = 1"},
@@ -176,8 +181,11 @@ TEST(QuantizationConfigTest, RefusesByName) {
 
 TEST(QuantizationConfigTest, RefusesStrategiesByName) {
   ExpectRefused({
-      {R"("strategy": "channel")", R"("strategy": "tensor_group")", kUnimplemented,
-       "weights.strategy = \"tensor_group\""},
+      {R"("strategy": "channel")", R"("strategy": "tensor_group")", kInvalid,
+       "weights.group_size = null; a positive size with strategy \"tensor_group\""},
+      {R"("strategy": "channel")", R"("strategy": "tensor_group", "group_size": 16)", kUnimplemented,
+       "ints of 8 bits, strategy group, group_size 16, with scales as e4m3fn (NVFP4); supported"},
+      {R"("strategy": "channel")", R"("strategy": "attn_head")", kUnimplemented, "weights.strategy = \"attn_head\""},
       {R"("strategy": "channel")", R"("strategy": "block")", kInvalid,
        "weights.block_structure = null; [rows, columns]"},
       {R"("strategy": "channel")", R"("strategy": "block", "block_structure": [128, 0])", kInvalid,
@@ -187,8 +195,6 @@ TEST(QuantizationConfigTest, RefusesStrategiesByName) {
       {R"("strategy": "channel")", R"("strategy": "block", "block_structure": "128")", kInvalid, "block_structure"},
       {R"("strategy": "channel")", R"("strategy": "channel", "block_structure": [128, 128])", kInvalid,
        "weights.block_structure = [128,128]; null with strategy \"channel\""},
-      {R"("strategy": "channel")", R"("strategy": "block", "block_structure": [128, 128])", kUnimplemented,
-       "integers, strategy block"},
       {R"("strategy": "token")", R"("strategy": "block", "block_structure": [128, 128])", kUnimplemented,
        "input_activations.strategy = \"block\""},
       {R"("strategy": "channel")", R"("strategy": "row")", kInvalid, "weights.strategy = \"row\""},
@@ -208,7 +214,10 @@ TEST(QuantizationConfigTest, RefusesStrategiesByName) {
       {R"("strategy": "token")", R"("strategy": "token", "group_size": 0)", kInvalid,
        "input_activations.group_size = 0"},
       {R"("dynamic": true)", R"("dynamic": false)", kInvalid, "\"token\" cannot be static"},
-      {R"("dynamic": true)", R"("dynamic": "local")", kUnimplemented, "input_activations.dynamic = \"local\""},
+      {R"("dynamic": true)", R"("dynamic": "local")", kInvalid,
+       "input_activations.dynamic = \"local\"; true or false with strategy \"token\""},
+      {R"("dynamic": false)", R"("dynamic": "local")", kInvalid,
+       "weights.dynamic = \"local\"; true or false with strategy \"channel\""},
       {R"("strategy": "token")", R"("strategy": "channel")", kUnimplemented, "input_activations.strategy"},
   });
 }
@@ -248,6 +257,39 @@ TEST(QuantizationConfigTest, ReadsPresetsByName) {
       2u);
 }
 
+TEST(QuantizationConfigTest, ScalesOfEightBits) {
+  for (const auto& [groups, scheme] : std::vector<std::pair<std::string, std::string>>{
+           {R"({"NVFP4": ["Linear"]})", "nvfp4 g16, input nvfp4 g16 local, nvfp4-pack-quantized"},
+           {R"({"nvfp4a16": ["Linear"]})", "nvfp4 g16, nvfp4-pack-quantized"},
+           {R"({"MXFP4": ["Linear"]})", "mxfp4 g32, input mxfp4 g32 dynamic, mxfp4-pack-quantized"},
+           {R"({"MXFP4xFP8": ["Linear"]})", "mxfp4 g32, input fp8 g128 dynamic, mxfp4-pack-quantized"},
+           {R"({"MXFP6A8": ["Linear"]})", "mxfp6 g32, input mxfp8 g32 dynamic, mxfp6-pack-quantized"},
+           {R"({"MXFP8A16": ["Linear"]})", "mxfp8 g32, mxfp8-quantized"},
+           {R"({"W4AFP8": ["Linear"]})", "int4 g128, input fp8 per token dynamic, int-quantized"},
+           // As older versions of the package wrote them, without scale_dtype.
+           {R"({"group_0": {"targets": ["Linear"], "weights":
+               {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16}}})",
+            "nvfp4 g16, nvfp4-pack-quantized"},
+           {R"({"group_0": {"targets": ["Linear"], "weights":
+               {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32, "zp_dtype": "torch.uint8"}}})",
+            "mxfp4 g32, mxfp4-pack-quantized"}}) {
+    const absl::StatusOr<QuantizationConfig> config = WithGroups(groups);
+    ASSERT_TRUE(config.ok()) << config.status();
+    EXPECT_EQ(Describe(config->groups[0].scheme), scheme);
+    EXPECT_EQ(*ParseQuantizationConfig(QuantizationConfigToJson(*config)), *config);
+  }
+  const std::string json = QuantizationConfigToJson(*WithGroups(R"({"NVFP4": ["Linear"]})"));
+  for (const char* text : {R"("dynamic": "local")", R"("scale_dtype": "torch.float8_e4m3fn")",
+                           R"("strategy": "tensor_group")", R"("format": "nvfp4-pack-quantized")"}) {
+    EXPECT_THAT(json, HasSubstr(text));
+  }
+  const std::string wrong = R"({"group_0": {"targets": ["Linear"], "weights": {"num_bits": 4, "type": "float",
+      "strategy": "tensor_group", "group_size": 16}, "input_activations": {"num_bits": 4, "type": "float",
+      "strategy": "tensor_group", "group_size": 16, "dynamic": true}}})";
+  EXPECT_THAT(std::string(WithGroups(wrong).status().message()),
+              HasSubstr("input_activations.dynamic = true is not supported; \"local\" is"));
+}
+
 TEST(QuantizationConfigTest, RefusesGroupsByName) {
   struct Case {
     std::string groups;
@@ -255,9 +297,6 @@ TEST(QuantizationConfigTest, RefusesGroupsByName) {
     std::string message;
   };
   for (const Case& c : std::vector<Case>{
-           {R"({"NVFP4": ["Linear"]})", kUnimplemented, "config_groups.NVFP4: the preset NVFP4 is not supported"},
-           {R"({"mxfp4": ["Linear"]})", kUnimplemented, "the preset MXFP4 is not supported"},
-           {R"({"W4AFP8": ["Linear"]})", kUnimplemented, "the preset W4AFP8 is not supported"},
            {R"({"UNQUANTIZED": ["Linear"]})", kUnimplemented, "list its targets under \"ignore\""},
            {R"({"group_0": ["Linear"]})", kInvalid, "needs the name of a preset, and \"group_0\" is not one"},
            {R"({"W8A8": []})", kInvalid, "config_groups.W8A8 = []; at least one target"},

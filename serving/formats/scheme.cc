@@ -10,7 +10,23 @@
 namespace aqt::serving {
 namespace {
 
+// Activations with scales of 8 bits, as the weights of that kind.
+absl::Status CheckMicroscaledInput(const InputScheme& input) {
+  WeightScheme same;
+  same.type = input.type;
+  same.num_bits = input.num_bits;
+  same.symmetric = input.symmetric;
+  same.strategy = input.strategy == InputStrategy::kGroup ? WeightStrategy::kGroup : WeightStrategy::kChannel;
+  same.group_size = input.group_size;
+  same.scale_type = input.scale_type;
+  AQT_RETURN_IF_ERROR(Annotate(compressed_tensors::Validate(same), "input_activations"));
+  if (input.dynamic) return absl::OkStatus();
+  return absl::UnimplementedError(
+      "input_activations: static scales of 8 bits are not supported; dynamic ones (MX) or \"local\" ones (NVFP4) are");
+}
+
 absl::Status CheckInput(const InputScheme& input) {
+  if (input.scale_type != ScaleType::kWeight) return CheckMicroscaledInput(input);
   if (input.type == ValueType::kFloat && input.num_bits != 8) {
     return absl::UnimplementedError(
         absl::StrCat("input_activations: floats of ", input.num_bits, " bits are not supported; 8 bits are"));
@@ -64,9 +80,21 @@ absl::Status CheckGroups(absl::string_view of, int64_t group_size, int64_t colum
                                                  " (axis 1); use ", DivisorsNear(columns, group_size), otherwise));
 }
 
-// "int8", "fp8".
-std::string Numbers(ValueType type, int num_bits) {
-  return absl::StrCat(type == ValueType::kFloat ? "fp" : "int", num_bits);
+// The same for a type that has only one group size.
+absl::Status CheckFixedGroups(absl::string_view type, int64_t group_size, int64_t columns) {
+  if (columns % group_size == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(type, " has groups of ", group_size, ", which ",
+                                                 group_size > columns ? "exceed " : "do not fill ", columns,
+                                                 " columns (axis 1); use another scheme, or keep this weight in "
+                                                 "floating point"));
+}
+
+// "int8", "fp8", "mxfp4", "nvfp4".
+std::string Numbers(ValueType type, int num_bits, ScaleType scale_type) {
+  return absl::StrCat(scale_type == ScaleType::kE8M0   ? "mx"
+                      : scale_type == ScaleType::kE4M3 ? "nv"
+                                                       : "",
+                      type == ValueType::kFloat ? "fp" : "int", num_bits);
 }
 
 }  // namespace
@@ -84,10 +112,14 @@ absl::Status Validate(const Scheme& scheme) {
   AQT_RETURN_IF_ERROR(Annotate(compressed_tensors::Validate(scheme.weights), "weights"));
   AQT_RETURN_IF_ERROR(scheme.format->Validate(scheme.weights));
   if (!scheme.input.has_value()) return absl::OkStatus();
-  if (scheme.input->type != scheme.weights.type) {
+  // W4AFP8.
+  const bool floats_for_integers = scheme.weights.type == ValueType::kInt && scheme.input->type == ValueType::kFloat &&
+                                   scheme.input->scale_type == ScaleType::kWeight;
+  if (scheme.input->type != scheme.weights.type && !floats_for_integers) {
     return absl::UnimplementedError(absl::StrCat("weights of type ", ToString(scheme.weights.type),
                                                  " with input_activations of type ", ToString(scheme.input->type),
-                                                 " are not supported; equal types are"));
+                                                 " are not supported; equal types, and integer weights with 8-bit "
+                                                 "floats, are"));
   }
   return CheckInput(*scheme.input);
 }
@@ -95,17 +127,20 @@ absl::Status Validate(const Scheme& scheme) {
 std::string Describe(const Scheme& scheme) {
   const WeightScheme& w = scheme.weights;
   std::string text =
-      absl::StrCat(Numbers(w.type, w.num_bits), " ",
+      absl::StrCat(Numbers(w.type, w.num_bits, w.scale_type), " ",
                    w.strategy == WeightStrategy::kGroup   ? absl::StrCat("g", w.group_size)
                    : w.strategy == WeightStrategy::kBlock ? absl::StrCat("per ", w.block[0], "x", w.block[1], " block")
                                                           : absl::StrCat("per ", ToString(w.strategy)),
                    w.symmetric ? "" : " asymmetric");
   if (scheme.input.has_value()) {
     const InputScheme& a = *scheme.input;
-    absl::StrAppend(&text, ", input ", Numbers(a.type, a.num_bits), " ",
+    absl::StrAppend(&text, ", input ", Numbers(a.type, a.num_bits, a.scale_type), " ",
                     a.strategy == InputStrategy::kGroup ? absl::StrCat("g", a.group_size)
                                                         : absl::StrCat("per ", ToString(a.strategy)),
-                    a.dynamic ? " dynamic" : " static", a.symmetric ? "" : " asymmetric");
+                    a.scale_type == ScaleType::kE4M3 ? " local"
+                    : a.dynamic                      ? " dynamic"
+                                                     : " static",
+                    a.symmetric ? "" : " asymmetric");
   }
   return absl::StrCat(text, ", ", scheme.format->name());
 }
@@ -130,21 +165,30 @@ absl::Status CheckApplicable(const Scheme& scheme, io::FileDType dtype, const Sh
   const WeightScheme& w = scheme.weights;
   if (w.strategy == WeightStrategy::kGroup) {
     AQT_RETURN_IF_ERROR(
-        CheckGroups("", w.group_size, shape[1], "one scale per channel, or keep this weight in floating point"));
+        w.scale_type == ScaleType::kWeight
+            ? CheckGroups("", w.group_size, shape[1], "one scale per channel, or keep this weight in floating point")
+            : CheckFixedGroups(Numbers(w.type, w.num_bits, w.scale_type), w.group_size, shape[1]));
   }
   return absl::OkStatus();
 }
 
 absl::Status CheckInputGroups(const Scheme& scheme, const Shape& shape) {
   if (!scheme.input.has_value() || scheme.input->strategy != InputStrategy::kGroup) return absl::OkStatus();
-  return CheckGroups("input_activations: ", scheme.input->group_size, shape[1],
+  const InputScheme& input = *scheme.input;
+  if (input.scale_type != ScaleType::kWeight) {
+    return CheckFixedGroups(absl::StrCat("input_activations: ", Numbers(input.type, input.num_bits, input.scale_type)),
+                            input.group_size, shape[1]);
+  }
+  return CheckGroups("input_activations: ", input.group_size, shape[1],
                      "one scale per token, or keep this weight in floating point");
 }
 
 std::vector<io::TensorSpec> OutputTensors(const Scheme& scheme, absl::string_view module, io::FileDType dtype,
                                           const Shape& shape) {
   std::vector<io::TensorSpec> out = scheme.format->Outputs(scheme.weights, shape, dtype);
-  if (scheme.HasStaticInput()) {
+  if (scheme.input.has_value() && scheme.input->scale_type == ScaleType::kE4M3) {
+    out.push_back({kInputGlobalScale, io::FileDType::kF32, {1}});
+  } else if (scheme.HasStaticInput()) {
     out.push_back({kInputScale, dtype, {1}});
     if (!scheme.input->symmetric) out.push_back({kInputZeroPoint, io::FileDType::kI8, {1}});
   }

@@ -6,6 +6,8 @@
 // A weight `m.weight` of shape [o, i] and dtype T (f32, bf16, f16) becomes the tensors of its layout (weight_format.h),
 // and for static activations
 //   m.input_scale T [1], and m.input_zero_point I8 [1] if they are asymmetric
+// or for NVFP4 activations
+//   m.input_global_scale F32 [1]
 
 #include <cstdint>
 #include <optional>
@@ -27,14 +29,16 @@ enum class InputStrategy : uint8_t { kToken, kTensor, kGroup };
 // "token", "tensor" or "group", as in a quantization_config.
 absl::string_view ToString(InputStrategy strategy);
 
-// Dynamic activations store no tensors: the scheme only instructs the server.
+// Dynamic activations store no tensors: the scheme only instructs the server. With kE4M3 (NVFP4) the scales of groups
+// are dynamic, and the global scale is static.
 struct InputScheme {
-  int num_bits = 8;  // kInt: 2 .. 8; kFloat: 8
+  int num_bits = 8;  // kInt: 2 .. 8; kFloat: 8, or as for weights of the scale type
   bool symmetric = true;
   bool dynamic = true;
   InputStrategy strategy = InputStrategy::kToken;  // static: kTensor
   int64_t group_size = 0;                          // only with kGroup
-  ValueType type = ValueType::kInt;                // that of the weights
+  ValueType type = ValueType::kInt;                // that of the weights; also kFloat of 8 bits with weights of kInt
+  ScaleType scale_type = ScaleType::kWeight;       // others: only with kGroup
   bool operator==(const InputScheme&) const = default;
 };
 
@@ -44,13 +48,17 @@ struct Scheme {
   const WeightFormat* format = &IntQuantized();  // a row of weight_formats.h, never null
   bool operator==(const Scheme&) const = default;
 
-  bool HasStaticInput() const { return input.has_value() && !input->dynamic; }
+  // Whether the range of the activations is needed.
+  bool HasStaticInput() const {
+    return input.has_value() && (!input->dynamic || input->scale_type == ScaleType::kE4M3);
+  }
 };
 
 // InvalidArgument for a contradiction, Unimplemented for a scheme that this version cannot write; both name the field.
 absl::Status Validate(const Scheme& scheme);
 
-// "int4 g32 asymmetric, input int8 per token dynamic, pack-quantized"; "fp8 per 128x128 block, naive-quantized".
+// "int4 g32 asymmetric, input int8 per token dynamic, pack-quantized"; "fp8 per 128x128 block, naive-quantized";
+// "mxfp4 g32, mxfp4-pack-quantized".
 std::string Describe(const Scheme& scheme);
 
 // "layers.0.fc1" for "layers.0.fc1.weight"; null if `tensor` does not end in ".weight" or has nothing before it.
@@ -63,7 +71,7 @@ absl::Status CheckApplicable(const Scheme& scheme, io::FileDType dtype, const Sh
 // depend on them.
 absl::Status CheckInputGroups(const Scheme& scheme, const Shape& shape);
 
-// The stored tensors of a weight: those of its layout, then input_scale and input_zero_point where they exist.
+// The stored tensors of a weight: those of its layout, then those of its input where they exist.
 // CheckApplicable must hold.
 std::vector<io::TensorSpec> OutputTensors(const Scheme& scheme, absl::string_view module, io::FileDType dtype,
                                           const Shape& shape);
@@ -71,6 +79,7 @@ std::vector<io::TensorSpec> OutputTensors(const Scheme& scheme, absl::string_vie
 // The suffixes after the module's name.
 inline constexpr char kInputScale[] = ".input_scale";
 inline constexpr char kInputZeroPoint[] = ".input_zero_point";
+inline constexpr char kInputGlobalScale[] = ".input_global_scale";
 
 }  // namespace aqt::serving
 

@@ -2,16 +2,19 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "aqt/core/array_ops.h"
 #include "aqt/core/check.h"
+#include "aqt/core/dtype.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/io/printable.h"
 #include "aqt/quant/weights/aqt_weight.h"
 #include "aqt/quant/weights/compressed_tensors.h"
+#include "aqt/quant/weights/microscaled.h"
 
 namespace aqt::serving {
 namespace {
@@ -34,16 +37,22 @@ absl::StatusOr<ct::QuantizedWeight> QuantizeByAqt(const ArrayRef& rows, const We
 }
 
 absl::StatusOr<ct::QuantizedWeight> Quantize(const ArrayRef& rows, const Scheme& scheme, WeightRules rules, bool packed,
-                                             Executor* executor) {
+                                             float global_scale, Executor* executor) {
   if (rules == WeightRules::kAqt) return QuantizeByAqt(rows, scheme.weights, executor);
   ct::Options options;
   options.executor = executor;
   options.packed = packed;
+  options.global_scale = global_scale;
   return ct::QuantizeWeight(rows, scheme.weights, options);
 }
 
 // The first scale that is not finite, or -1.
 int64_t FirstNotFinite(const Array& scale) {
+  if (scale.dtype() == DType::kU8 || scale.dtype() == DType::kE4M3FN) {  // of MX or NVFP4: one code is not a number
+    const auto* const codes = static_cast<const char*>(scale.data());
+    const void* const found = std::memchr(codes, scale.dtype() == DType::kU8 ? 0xff : 0x7f, scale.num_elements());
+    return found == nullptr ? -1 : static_cast<const char*>(found) - codes;
+  }
   const Array f32 = Cast(scale, DType::kF32);
   const absl::Span<const float> values = f32.View<float>();
   const auto it = std::find_if(values.begin(), values.end(), [](float x) { return !std::isfinite(x); });
@@ -69,27 +78,32 @@ absl::StatusOr<Array> ReadExpected(const io::TensorSource& source, const std::st
 int64_t MinRows(WeightRules rules) { return rules == WeightRules::kAqt ? 2 : 1; }
 
 absl::StatusOr<std::vector<StoredRows>> EncodeRows(const ArrayRef& rows, int64_t first_row, const Shape& shape,
-                                                   const Scheme& scheme, WeightRules rules, Executor* executor) {
+                                                   const Scheme& scheme, WeightRules rules, float global_scale,
+                                                   Executor* executor) {
   AQT_ASSIGN_OR_RETURN(ct::QuantizedWeight weight,
-                       Quantize(rows, scheme, rules, scheme.format->TakesPacked(), executor));
+                       Quantize(rows, scheme, rules, scheme.format->TakesPacked(), global_scale, executor));
   if (const int64_t unit = FirstNotFinite(weight.scale); unit >= 0) {
     const ct::Units units = UnitsOf(scheme.weights, rows.shape);
     const std::string where = scheme.weights.strategy == WeightStrategy::kTensor
                                   ? ""
                                   : absl::StrCat(" in row ", first_row + unit / units.per_row * units.rows);
-    return absl::DataLossError(absl::StrCat("the range of the values", where,
-                                            " overflows the dtype of the scale; use a symmetric scheme, or keep this "
-                                            "weight in floating point"));
+    return absl::DataLossError(absl::StrCat("the range of the values", where, " overflows the dtype of the scale; use ",
+                                            scheme.weights.symmetric ? "another" : "a symmetric",
+                                            " scheme, or keep this weight in floating point"));
   }
   return scheme.format->Encode(std::move(weight), first_row, scheme.weights, shape);
 }
 
 absl::StatusOr<QuantizedWeight> QuantizeRows(const ArrayRef& rows, const Scheme& scheme, WeightRules rules,
-                                             Executor* executor) {
-  return Quantize(rows, scheme, rules, /*packed=*/false, executor);
+                                             float global_scale, Executor* executor) {
+  return Quantize(rows, scheme, rules, /*packed=*/false, global_scale, executor);
 }
 
 absl::StatusOr<EncodedInput> EncodeInputRange(const InputScheme& scheme, float min, float max, DType dtype) {
+  if (scheme.scale_type == ScaleType::kE4M3) {
+    const float global = ct::GlobalScaleOf(std::max({0.0f, -min, max}), DType::kF32);
+    return EncodedInput{Array::Of<float>({global}, {1}), std::nullopt};
+  }
   // The range of a tensor with these two values is the range itself.
   const Array range = Cast(Array::Of<float>({min, max}, {1, 2}), dtype);
   WeightScheme as_weight;
@@ -108,9 +122,11 @@ absl::StatusOr<DecodedWeight> DecodeWeight(const io::TensorSource& source, absl:
   StoredTensors stored;
   for (const io::TensorSpec& spec : OutputTensors(scheme, module, io::FileDType::kF32, shape)) {
     std::string suffix = spec.name.substr(module.size());
-    const bool is_scale = suffix == kWeightScale || suffix == kInputScale;
-    AQT_ASSIGN_OR_RETURN(
-        Array array, ReadExpected(source, spec.name, is_scale ? std::nullopt : io::ToDType(spec.dtype), spec.shape));
+    // Scales in the dtype of the weight, which only they show.
+    const bool is_open =
+        suffix == kInputScale || (suffix == kWeightScale && scheme.weights.scale_type == ScaleType::kWeight);
+    AQT_ASSIGN_OR_RETURN(Array array,
+                         ReadExpected(source, spec.name, is_open ? std::nullopt : io::ToDType(spec.dtype), spec.shape));
     stored.emplace(std::move(suffix), std::move(array));
   }
   absl::StatusOr<ct::QuantizedWeight> weight = scheme.format->Decode(stored, scheme.weights, shape);
@@ -124,7 +140,9 @@ absl::StatusOr<DecodedWeight> DecodeWeight(const io::TensorSource& source, absl:
   if (!dequantized.ok()) {  // shapes have been checked: any other error comes from the file
     return absl::DataLossError(absl::StrCat(io::Printable(module), ": ", dequantized.status().message()));
   }
-  return DecodedWeight{std::move(weight->q), std::move(weight->scale), *std::move(dequantized)};
+  const ScaleType scale_type = scheme.weights.scale_type;
+  Array scale = scale_type == ScaleType::kWeight ? weight->scale : ct::FactorsOf(*weight, scale_type);
+  return DecodedWeight{std::move(weight->q), std::move(scale), *std::move(dequantized)};
 }
 
 }  // namespace aqt::serving

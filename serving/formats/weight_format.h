@@ -26,12 +26,15 @@ namespace aqt::serving {
 using WeightScheme = compressed_tensors::WeightScheme;
 using WeightStrategy = compressed_tensors::Strategy;
 using ValueType = compressed_tensors::ValueType;
+using ScaleType = compressed_tensors::ScaleType;
 // Values, scale and zero point of a weight or of some of its rows, before the layout is applied.
 using QuantizedWeight = compressed_tensors::QuantizedWeight;
 
 // The suffixes after the module's name that several layouts use.
 inline constexpr char kWeight[] = ".weight";
+inline constexpr char kWeightPacked[] = ".weight_packed";
 inline constexpr char kWeightScale[] = ".weight_scale";
+inline constexpr char kWeightGlobalScale[] = ".weight_global_scale";
 inline constexpr char kWeightZeroPoint[] = ".weight_zero_point";
 
 // A part of the stored tensor <module><suffix>: `rows` start at its row `first_row`.
@@ -65,7 +68,7 @@ class WeightFormat {
   // weight. 0 if all rows share a scale: the weight must be encoded as a whole.
   virtual int64_t RowUnit(const WeightScheme& weights) const;
 
-  // Whether Encode also accepts packed integers (compressed_tensors::Options::packed), which are faster to make.
+  // Whether Encode also accepts packed values (compressed_tensors::Options::packed), which are faster to make.
   virtual bool TakesPacked() const { return false; }
 
   // Encodes the rows starting at `first_row` (a multiple of RowUnit) of a weight of that shape. Tensors that are not

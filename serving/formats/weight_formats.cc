@@ -2,14 +2,16 @@
 
 #include "absl/strings/str_cat.h"
 #include "aqt/core/check.h"
+#include "serving/formats/microscaled_quantized.h"
 #include "serving/formats/pack_quantized.h"
 #include "serving/formats/plain_quantized.h"
 
 namespace aqt::serving {
 
 absl::Span<const WeightFormat* const> WeightFormats() {
-  static const WeightFormat* const formats[] = {&IntQuantized(), &PackQuantized(), &FloatQuantized(),
-                                                &NaiveQuantized()};
+  static const WeightFormat* const formats[] = {&MxFp4Quantized(), &MxFp6Quantized(), &MxFp8Quantized(),
+                                                &NvFp4Quantized(), &IntQuantized(),   &PackQuantized(),
+                                                &FloatQuantized(), &NaiveQuantized()};
   return formats;
 }
 

@@ -6,15 +6,20 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/io/printable.h"
+#include "aqt/quant/weights/microscaled.h"
 #include "configs/config_text.h"
 #include "configs/convert.pb.h"
 #include "google/protobuf/text_format.h"
 #include "re2/re2.h"
+#include "serving/formats/named_schemes.h"
 #include "serving/formats/weight_formats.h"
 #include "serving/plan/presets.h"
+#include "serving/plan/scheme_preset.h"
 
 namespace aqt::serving {
 namespace {
@@ -43,12 +48,12 @@ absl::StatusOr<int> ReadBits(const Message& message, const Place& place) {
   constexpr uint32_t kMost = 1000;
   if (message.num_bits() <= kMost) return static_cast<int>(message.num_bits());
   return place.In(message, "num_bits")
-      .Error(absl::StrCat("num_bits is ", message.num_bits(), "; expected 2 to 8 for integers, 8 for floats"));
+      .Error(absl::StrCat("num_bits is ", message.num_bits(), "; expected 2 to 8 for integers, 4, 6 or 8 for floats"));
 }
 
 absl::StatusOr<WeightScheme> ReadWeights(const config::Weights& message, const Place& place) {
   WeightScheme scheme;
-  if (!message.has_num_bits()) return place.Error("weights need num_bits: 2 to 8 for integers, 8 for floats");
+  if (!message.has_num_bits()) return place.Error("weights need num_bits: 2 to 8 for integers, 4, 6 or 8 for floats");
   AQT_ASSIGN_OR_RETURN(scheme.num_bits, ReadBits(message, place));
   scheme.symmetric = !message.has_symmetric() || message.symmetric();
   scheme.type = ReadType(message.type());
@@ -67,15 +72,24 @@ absl::StatusOr<WeightScheme> ReadWeights(const config::Weights& message, const P
         return place.In(message, "per_block").Error("per_block needs positive rows and columns");
       }
       break;
+    case config::Weights::kPerMxGroup:
+    case config::Weights::kPerNvfp4Group:
+      scheme.strategy = WeightStrategy::kGroup;
+      scheme.scale_type = message.has_per_mx_group() ? ScaleType::kE8M0 : ScaleType::kE4M3;
+      scheme.group_size = compressed_tensors::GroupSizeOf(scheme.scale_type);
+      break;
     case config::Weights::GRANULARITY_NOT_SET:
-      return place.Error("weights need one of per_tensor, per_channel, per_group, per_block");
+      return place.Error(
+          "weights need one of per_tensor, per_channel, per_group, per_block, per_mx_group, per_nvfp4_group");
   }
   return scheme;
 }
 
 absl::StatusOr<InputScheme> ReadInput(const config::InputActivations& message, const Place& place) {
   InputScheme scheme;
-  if (!message.has_num_bits()) return place.Error("input_activations need num_bits: 2 to 8 for integers, 8 for floats");
+  if (!message.has_num_bits()) {
+    return place.Error("input_activations need num_bits: 2 to 8 for integers, 4, 6 or 8 for floats");
+  }
   AQT_ASSIGN_OR_RETURN(scheme.num_bits, ReadBits(message, place));
   scheme.symmetric = !message.has_symmetric() || message.symmetric();
   scheme.type = ReadType(message.type());
@@ -92,9 +106,16 @@ absl::StatusOr<InputScheme> ReadInput(const config::InputActivations& message, c
       scheme.strategy = InputStrategy::kTensor;
       scheme.dynamic = false;
       break;
+    case config::InputActivations::kDynamicPerMxGroup:
+    case config::InputActivations::kLocalPerNvfp4Group:
+      scheme.strategy = InputStrategy::kGroup;
+      scheme.scale_type = message.has_dynamic_per_mx_group() ? ScaleType::kE8M0 : ScaleType::kE4M3;
+      scheme.group_size = compressed_tensors::GroupSizeOf(scheme.scale_type);
+      break;
     case config::InputActivations::RANGE_NOT_SET:
       return place.Error(
-          "input_activations need one of dynamic_per_token, dynamic_per_tensor, dynamic_per_group, static_per_tensor");
+          "input_activations need one of dynamic_per_token, dynamic_per_tensor, dynamic_per_group, static_per_tensor, "
+          "dynamic_per_mx_group, local_per_nvfp4_group");
   }
   return scheme;
 }
@@ -131,6 +152,7 @@ absl::StatusOr<ConfigRule> ReadRule(const config::ConvertRule& message, const Pl
   rule.match = message.match();
   rule.name = message.name().empty() ? message.match() : message.name();
   rule.override_ignore = message.override_ignore();
+  rule.quantize_tied = message.quantize_tied();
   rule.keep_unsuitable = message.on_unsuitable() == config::ON_UNSUITABLE_KEEP_FLOAT;
   if (message.on_split_group() == config::ON_SPLIT_GROUP_KEEP_FLOAT) rule.on_split_group = OnSplitGroup::kKeepFloat;
   if (message.on_split_group() == config::ON_SPLIT_GROUP_QUANTIZE) rule.on_split_group = OnSplitGroup::kQuantize;
@@ -143,6 +165,10 @@ absl::StatusOr<ConfigRule> ReadRule(const config::ConvertRule& message, const Pl
       if (rule.keep_unsuitable)
         return place.In(message, "on_unsuitable")
             .Error("on_unsuitable is only valid with quantize, not with keep_float");
+      if (message.quantize_tied()) {
+        return place.In(message, "quantize_tied")
+            .Error("quantize_tied is only valid with quantize, not with keep_float");
+      }
       if (message.has_on_split_group()) {
         return place.In(message, "on_split_group")
             .Error("on_split_group is only valid with quantize, not with keep_float");
@@ -161,7 +187,11 @@ absl::StatusOr<ConvertConfig> ParseConvertConfig(absl::string_view text, absl::s
   AQT_RETURN_IF_ERROR(config::ParseText(text, source, /*renames=*/{}, &message, &tree));
   const Place place(source, &tree);
   AQT_RETURN_IF_ERROR(config::CheckSchema(message, place));
-  AQT_RETURN_IF_ERROR(config::ResolveBase(ConvertPresets(), place, &message));
+  std::vector<config::EmbeddedText> presets = ConvertPresets();
+  // The presets of the package have no files; their text is made when one is the base.
+  const std::string generated = SchemePresetText(message.base());
+  if (!generated.empty()) presets.push_back({message.base(), generated});
+  AQT_RETURN_IF_ERROR(config::ResolveBase(presets, place, &message));
   if (message.rule_size() == 0) return place.Error("there is neither a rule nor a base: nothing would be quantized");
 
   ConvertConfig result;
@@ -197,13 +227,21 @@ std::string TextWith(const ConvertConfig& config, WeightRules weight_rules, bool
 }
 
 absl::StatusOr<ConvertConfig> ConvertPreset(absl::string_view name) {
+  const std::string source = absl::StrCat("preset ", name);
   const std::vector<config::EmbeddedText> presets = ConvertPresets();
   for (const config::EmbeddedText& preset : presets) {
-    if (preset.name == name) return ParseConvertConfig(preset.text, absl::StrCat("preset ", name));
+    if (preset.name == name) return ParseConvertConfig(preset.text, source);
   }
-  return absl::InvalidArgumentError(config::NoSuchPreset(name, presets));
+  if (const std::string text = SchemePresetText(name); !text.empty()) return ParseConvertConfig(text, source);
+  return absl::InvalidArgumentError(absl::StrCat("there is no preset \"", io::Printable(name), "\"; presets are ",
+                                                 absl::StrJoin(ConvertPresetNames(), ", ")));
 }
 
-std::vector<std::string> ConvertPresetNames() { return config::PresetNames(ConvertPresets()); }
+std::vector<std::string> ConvertPresetNames() {
+  std::vector<std::string> names = config::PresetNames(ConvertPresets());
+  const std::vector<std::string> of_package = SchemeNames();
+  names.insert(names.end(), of_package.begin(), of_package.end());
+  return names;
+}
 
 }  // namespace aqt::serving

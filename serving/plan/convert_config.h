@@ -26,6 +26,7 @@ struct ConfigRule {
   std::string match;             // RE2
   std::optional<Scheme> scheme;  // null: keep the weight in floating point
   bool override_ignore = false;
+  bool quantize_tied = false;    // also input and output embeddings that are one tensor
   bool keep_unsuitable = false;  // else a weight that does not suit the scheme is an error
   OnSplitGroup on_split_group = OnSplitGroup::kWarn;
   bool operator==(const ConfigRule&) const = default;
@@ -49,7 +50,8 @@ absl::StatusOr<ConvertConfig> ParseConvertConfig(absl::string_view text, absl::s
 // The text of `config` with these two fields replaced.
 std::string TextWith(const ConvertConfig& config, WeightRules weight_rules, bool keep_non_finite);
 
-// InvalidArgument, listing the names, if there is no preset of that name.
+// InvalidArgument, listing the names, if there is no preset of that name. Names in capitals are those of the
+// compressed-tensors package (named_schemes.h), applied to every linear weight.
 absl::StatusOr<ConvertConfig> ConvertPreset(absl::string_view name);
 std::vector<std::string> ConvertPresetNames();
 

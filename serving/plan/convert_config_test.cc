@@ -75,11 +75,15 @@ TEST(ConvertConfigTest, EveryFormatCanBeChosen) {
     std::string name = absl::AsciiStrToUpper(format->name());
     std::replace(name.begin(), name.end(), '-', '_');
     int chosen = 0;
-    for (const char* type : {"INT", "FLOAT"}) {
-      const absl::StatusOr<ConvertConfig> config = ParseConvertConfig(
-          absl::StrCat("schema: 1 rule { match: '.*' quantize { weights { num_bits: 8 type: NUMBER_TYPE_", type,
-                       " per_channel {} } format: FORMAT_", name, " } }"),
-          "x");
+    for (const char* weights :
+         {"num_bits: 8 per_channel {}", "num_bits: 8 type: NUMBER_TYPE_FLOAT per_channel {}",
+          "num_bits: 4 type: NUMBER_TYPE_FLOAT per_mx_group {}", "num_bits: 6 type: NUMBER_TYPE_FLOAT per_mx_group {}",
+          "num_bits: 8 type: NUMBER_TYPE_FLOAT per_mx_group {}",
+          "num_bits: 4 type: NUMBER_TYPE_FLOAT per_nvfp4_group {}"}) {
+      const absl::StatusOr<ConvertConfig> config =
+          ParseConvertConfig(absl::StrCat("schema: 1 rule { match: '.*' quantize { weights { ", weights,
+                                          " } format: FORMAT_", name, " } }"),
+                             "x");
       if (!config.ok()) {
         EXPECT_EQ(config.status().code(), absl::StatusCode::kUnimplemented) << config.status();
         continue;
@@ -89,6 +93,30 @@ TEST(ConvertConfigTest, EveryFormatCanBeChosen) {
     }
     EXPECT_GT(chosen, 0) << format->name();
   }
+}
+
+TEST(ConvertConfigTest, PresetsOfThePackage) {
+  const auto described = [](absl::string_view name) {
+    const absl::StatusOr<ConvertConfig> preset = ConvertPreset(name);
+    return preset.ok() ? Describe(*preset->rules[0].scheme) : preset.status().ToString();
+  };
+  EXPECT_EQ(described("W4A16"), "int4 g128, pack-quantized");
+  EXPECT_EQ(described("W8A16"), "int8 g128, pack-quantized");
+  EXPECT_EQ(described("w8a16"), "int8 per channel, pack-quantized") << "names in small letters are ours";
+  EXPECT_EQ(described("W4A16_ASYM"), "int4 g128 asymmetric, pack-quantized");
+  EXPECT_EQ(described("W3A8"), "int3 g128, input int8 per token dynamic, int-quantized");
+  EXPECT_EQ(described("FP8"), described("fp8_static"));
+  EXPECT_EQ(described("FP8_DYNAMIC"), described("fp8_dynamic"));
+  EXPECT_EQ(described("FP8_BLOCK"), described("fp8_block128"));
+  EXPECT_EQ(described("W8A8"), described("w8a8_dynamic"));
+  for (const char* name : {"NVFP4", "NVFP4A16", "MXFP4", "MXFP4A16", "MXFP6A16", "MXFP8", "MXFP8A16", "W4AFP8"}) {
+    EXPECT_EQ(described(name), described(absl::AsciiStrToLower(name))) << name;
+  }
+  EXPECT_EQ(described("w3a16_g64"), "int3 g64, pack-quantized");
+  EXPECT_THAT(described("Nvfp4"), HasSubstr("there is no preset \"Nvfp4\"; presets are "));
+  const absl::StatusOr<ConvertConfig> based = ParseConvertConfig("schema: 1 base: 'MXFP8' ignore: 'a'", "x");
+  ASSERT_TRUE(based.ok()) << based.status();
+  EXPECT_EQ(Describe(*based->rules[0].scheme), described("MXFP8"));
 }
 
 TEST(ConvertConfigTest, ReadsFloats) {
@@ -158,8 +186,12 @@ TEST(ConvertConfigTest, ErrorsHaveLineAndColumn) {
            {rule + "weights { num_bits: 99 per_channel {} } } }", "my.textproto:2:19: ", "num_bits"},
            {rule + "weights { num_bits: 8 per_channel {} }\ninput_activations { num_bits: 8 } } }",
             "my.textproto:3:1: ", "dynamic_per_token"},
-           {rule + "weights { num_bits: 4 symmetric: false per_tensor {} } } }",
-            "my.textproto:2:19: ", "zero point per tensor", absl::StatusCode::kUnimplemented},
+           {rule + "weights { num_bits: 8 type: NUMBER_TYPE_FLOAT per_group { size: 32 } } } }",
+            "my.textproto:2:19: ", "groups with scales of 8 bits", absl::StatusCode::kUnimplemented},
+           {rule + "weights { num_bits: 5 type: NUMBER_TYPE_FLOAT per_mx_group {} } } }",
+            "my.textproto:2:19: ", "floats of 4, 6 or 8 bits in groups of 32", absl::StatusCode::kUnimplemented},
+           {"schema: 1\nrule { match: 'a' keep_float {} quantize_tied: true }",
+            "my.textproto:2:33: ", "quantize_tied is only valid with quantize"},
        }) {
     const absl::StatusOr<ConvertConfig> config = ParseConvertConfig(c.text, "my.textproto");
     EXPECT_EQ(config.status().code(), c.code) << c.text;

@@ -120,7 +120,7 @@ class Entries {
 };
 
 // Adds a tensor that is not quantized.
-void AddTensor(const TensorPlan& tensor, Entries& entries) {
+void AddTensor(const TensorPlan& tensor, bool embeddings, Entries& entries) {
   const Decision& decision = tensor.decision;
   const absl::string_view name = decision.candidate ? tensor.module() : absl::string_view(tensor.name());
   if (tensor.input->shape.rank() < 2) return;
@@ -137,7 +137,7 @@ void AddTensor(const TensorPlan& tensor, Entries& entries) {
   }
   if (!decision.candidate || tensor.input->shape.rank() != 2) return;  // not a module of the class Linear
   if (decision.role == Role::kTower && entries.AddTower(decision.tower)) return;
-  if (!IsEmbeddingName(name)) entries.AddModule(name);
+  if (embeddings || !IsEmbeddingName(name)) entries.AddModule(name);
 }
 
 }  // namespace
@@ -148,7 +148,7 @@ std::vector<std::string> IgnoreEntries(const ModuleRoles& roles, const std::vect
   for (const TensorPlan& tensor : tensors) {
     if (tensor.quantized()) continue;
     const bool left_out = tensor.decision.left_out || tensor.decision.role == Role::kExperts;
-    if (left_out || !options.only_left_out) AddTensor(tensor, entries);
+    if (left_out || !options.only_left_out) AddTensor(tensor, options.embeddings, entries);
   }
   for (const std::string& head : options.heads) entries.AddModule(head);
   return entries.Take();

@@ -16,6 +16,8 @@ namespace aqt::serving {
 struct IgnoreOptions {
   // Only modules that a rule asked for and that could not be quantized.
   bool only_left_out = false;
+  // Also embeddings: targets may be of their class.
+  bool embeddings = false;
   // Heads that are not stored because they share the embedding's tensor.
   std::vector<std::string> heads;
 };

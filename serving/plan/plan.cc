@@ -21,6 +21,7 @@
 #include "serving/families/module_roles.h"
 #include "serving/formats/quantized_already.h"
 #include "serving/plan/fused_groups.h"
+#include "serving/plan/global_scales.h"
 #include "serving/plan/ignore_list.h"
 #include "serving/plan/whole_checkpoint.h"
 #include "serving/tools/text.h"
@@ -64,12 +65,20 @@ Tied FindTied(const ModelConfig& model, const ModuleRoles& roles, const TensorRo
 absl::Status CheckWeightRules(const Recipe& recipe, const TensorPlan& tensor) {
   if (recipe.weight_rules != WeightRules::kAqt) return absl::OkStatus();
   const WeightScheme& weights = tensor.decision.scheme->weights;
-  const char* what = weights.type != ValueType::kInt ? "are for integers; use integers"
-                     : !weights.symmetric            ? "are symmetric; use symmetric weights"
-                                                     : nullptr;
+  const char* what = weights.type != ValueType::kInt              ? "are for integers; use integers"
+                     : !weights.symmetric                         ? "are symmetric; use symmetric weights"
+                     : weights.strategy == WeightStrategy::kBlock ? "have no blocks of rows and columns; use groups"
+                                                                  : nullptr;
   if (what == nullptr) return absl::OkStatus();
   return absl::UnimplementedError(absl::StrCat(io::Printable(tensor.name()), ", by ", tensor.decision.reason,
                                                ": AQT's weight rules ", what, ", or the compressed_tensors rules"));
+}
+
+// Whether the embedding is quantized for the output head, too, which uses its tensor.
+bool QuantizesHeads(const Plan& plan, bool tied) {
+  return tied && std::any_of(plan.tensors.begin(), plan.tensors.end(), [](const TensorPlan& tensor) {
+           return tensor.quantized() && tensor.decision.role == Role::kEmbedding;
+         });
 }
 
 // Whether the class Linear would not cover the quantized module when the output is read again: with all facts about the
@@ -82,14 +91,16 @@ bool NeedsTarget(const TensorPlan& tensor) {
 
 // The configuration that a loader needs. With one scheme: the class Linear, except the modules that stayed in floating
 // point. With several: every module by name.
-QuantizationConfig DescribeOutput(const Plan& plan, const Recipe& recipe, const ModuleRoles& roles,
-                                  const std::vector<std::string>& heads) {
+QuantizationConfig DescribeOutput(const Plan& plan, const Recipe& recipe, const ModuleRoles& roles, const Tied& tied) {
+  const bool with_heads = QuantizesHeads(plan, tied.tied);
+  const std::vector<std::string> heads = with_heads ? std::vector<std::string>() : tied.heads;
   const bool like = recipe.like.has_value();
   QuantizationConfig config;
   if (like) config = *recipe.like;
   config.notes.clear();
   std::set<std::string> ignored(config.ignore.begin(), config.ignore.end());
-  for (std::string& entry : IgnoreEntries(roles, plan.tensors, {.only_left_out = like, .heads = heads})) {
+  for (std::string& entry :
+       IgnoreEntries(roles, plan.tensors, {.only_left_out = like, .embeddings = like, .heads = heads})) {
     if (ignored.insert(entry).second) config.ignore.push_back(std::move(entry));
   }
   if (like) return config;
@@ -111,6 +122,9 @@ QuantizationConfig DescribeOutput(const Plan& plan, const Recipe& recipe, const 
       if (by_class && !NeedsTarget(*tensor)) continue;
       const absl::string_view module = tensor->module();
       config.groups[g].targets.push_back(TargetOf(module));
+      if (with_heads && tensor->decision.role == Role::kEmbedding) {
+        for (const std::string& head : tied.heads) config.groups[g].targets.push_back(head);
+      }
       const absl::string_view asked = ExpertsOf(module).empty() ? "" : roles.AskedName(LastPartOf(module));
       if (!asked.empty()) config.groups[g].targets.push_back(absl::StrCat(ParentOf(module), ".", asked));
     }
@@ -293,12 +307,13 @@ absl::StatusOr<Plan> MakePlan(const io::TensorSource& source, const ModelConfig&
     plan.old_bytes += tensor.old_bytes;
     plan.new_bytes += tensor.new_bytes;
   }
+  FindScaleSets(roles, plan.tensors);
   AQT_RETURN_IF_ERROR(CheckRules(rules, recipe, plan));
   AddModelWarnings(roles, plan);
   plan.warnings.insert(plan.warnings.end(), source.warnings().begin(), source.warnings().end());
   AQT_RETURN_IF_ERROR(CheckNames(plan));
   AQT_RETURN_IF_ERROR(AssignShards(source, options, plan));
-  plan.quantization_config = DescribeOutput(plan, recipe, roles, tied.heads);
+  plan.quantization_config = DescribeOutput(plan, recipe, roles, tied);
   return plan;
 }
 
@@ -420,6 +435,7 @@ std::string PlanToJson(const Plan& plan, absl::Span<const CopiedFile> copied) {
                  {"new_bytes", t.new_bytes},
                  {"file", plan.shard_names[t.output_shard]},
                  {"outputs", std::move(outputs)}};
+    if (!t.scale_set.empty()) json["global_scale_of"] = t.scale_set;
     tensors.push_back(std::move(json));
   }
   Json files = Json::array();

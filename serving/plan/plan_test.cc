@@ -73,6 +73,45 @@ TensorShapes Attention(int64_t k_columns = 64) {
           {"l.0.attn.v_proj.weight", {64, 64}}};
 }
 
+TEST(PlanTest, WeightsThatShareAGlobalScale) {
+  TensorShapes shapes = Attention();
+  for (const char* name : {"l.0.attn.o_proj", "l.0.mlp.gate_proj", "l.0.mlp.up_proj", "l.0.moe.experts.0.w1",
+                           "l.0.moe.experts.0.w2", "l.0.moe.experts.0.w3", "l.1.mlp.experts.0.gate_proj",
+                           "l.1.mlp.experts.0.up_proj", "l.1.attn.wq_a", "l.1.attn.wkv_a_with_mqa"}) {
+    shapes.push_back({absl::StrCat(name, ".weight"), {64, 64}});
+  }
+  const Planned planned(shapes, "schema: 1 base: 'nvfp4a16'");
+  ASSERT_TRUE(planned.plan.ok()) << planned.plan.status();
+  std::vector<std::string> sets;
+  for (const TensorPlan& tensor : planned.plan->tensors) sets.push_back(tensor.scale_set);
+  EXPECT_THAT(sets,
+              ElementsAre("l.0.attn.(q_proj, k_proj, v_proj)", "l.0.attn.(q_proj, k_proj, v_proj)",
+                          "l.0.attn.(q_proj, k_proj, v_proj)", "l.0.attn.o_proj", "l.0.mlp.(gate_proj, up_proj)",
+                          "l.0.mlp.(gate_proj, up_proj)", "l.0.moe.experts.0.(w1, w3)", "l.0.moe.experts.0.w2",
+                          "l.0.moe.experts.0.(w1, w3)", "l.1.mlp.experts.0.gate_proj", "l.1.mlp.experts.0.up_proj",
+                          "l.1.attn.(wq_a, wkv_a_with_mqa)", "l.1.attn.(wq_a, wkv_a_with_mqa)"));
+  EXPECT_THAT(PlanToJson(*planned.plan), HasSubstr("\"global_scale_of\": \"l.0.attn.(q_proj, k_proj, v_proj)\""));
+  EXPECT_THAT(PlanToJson(*Planned(shapes, "schema: 1 base: 'mxfp4a16'").plan), Not(HasSubstr("global_scale_of")));
+}
+
+// The stored tensor is quantized for both uses, so the head is a target and not ignored.
+TEST(PlanTest, TiedEmbeddingsAreQuantizedOnRequest) {
+  const char* const model = R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 96,
+      "tie_word_embeddings": true})";
+  const TensorShapes shapes = {{"model.embed_tokens.weight", {96, 64}},
+                               {"model.layers.0.mlp.up_proj.weight", {64, 64}}};
+  const std::string rule =
+      "schema: 1 rule { match: '.*' override_ignore: true quantize { weights { num_bits: 8 "
+      "per_channel {} } } ";
+  EXPECT_THAT(Planned(shapes, rule + "}", model).Error(), HasSubstr("tie_word_embeddings"));
+  const Planned planned(shapes, rule + "quantize_tied: true }", model);
+  ASSERT_TRUE(planned.plan.ok()) << planned.plan.status();
+  EXPECT_THAT(planned.Quantized(), UnorderedElementsAre("model.embed_tokens", "model.layers.0.mlp.up_proj"));
+  EXPECT_THAT(planned.plan->quantization_config.groups[0].targets,
+              ElementsAre("Linear", "model.embed_tokens", "lm_head"));
+  EXPECT_THAT(planned.Ignore(), IsEmpty());
+}
+
 TEST(PlanTest, IgnoreCoversTheNamesOfSingleExperts) {
   const Planned fused({{"l.0.mlp.experts.gate_up_proj", {4, 64, 128}}, {"l.0.q.weight", {64, 64}}}, kInt8);
   EXPECT_THAT(fused.Ignore(), UnorderedElementsAre("l.0.mlp.experts", "re:(?:.*\\.)?l\\.0\\.mlp\\.experts\\..*"));

@@ -27,6 +27,8 @@ std::function<bool(absl::string_view, absl::string_view)> FullMatcher(const std:
 
 bool IsRegexTarget(absl::string_view target) { return absl::StartsWith(target, "re:"); }
 constexpr char kLinear[] = "Linear";
+constexpr char kEmbedding[] = "Embedding";
+bool IsClass(absl::string_view target) { return target == kLinear || target == kEmbedding; }
 
 // True for a text that a loader may read as the name of a class: letters and digits, beginning with a capital.
 bool MayBeClass(absl::string_view text) {
@@ -89,6 +91,7 @@ absl::StatusOr<RuleSet> RuleSet::FromConfig(const ConvertConfig& config, const M
     rule.scheme = from.scheme;
     rule.heeds_ignore = rule.heeds_built_in = !from.override_ignore;
     rule.keep_unsuitable = from.keep_unsuitable;
+    rule.quantize_tied = from.quantize_tied;
     rule.on_split_group = from.on_split_group;
     set.rules_.push_back(std::move(rule));
     set.rule_index_.AddFullPattern(from.match);
@@ -117,13 +120,13 @@ absl::StatusOr<RuleSet> RuleSet::FromQuantizationConfig(const QuantizationConfig
   std::vector<Target> targets;
   for (const ConfigGroup& group : config.groups) {
     for (const std::string& text : group.targets) {
-      if (text != kLinear && MayBeClass(text) && !is_module(text)) {
+      if (!IsClass(text) && MayBeClass(text) && !is_module(text)) {
         return absl::UnimplementedError(absl::StrCat(
             "config_groups.", group.name, ".targets: \"", io::Printable(text),
             "\" is neither a module of this checkpoint nor a known class; module names, \"re:\" patterns and "
-            "the class \"Linear\" are"));
+            "the classes \"Linear\" and \"Embedding\" are"));
       }
-      targets.push_back({IsRegexTarget(text) ? 1 : text == kLinear ? 2 : 0, text, &group});
+      targets.push_back({IsRegexTarget(text) ? 1 : IsClass(text) ? 2 : 0, text, &group});
     }
   }
   std::stable_sort(targets.begin(), targets.end(), [](const Target& a, const Target& b) {
@@ -135,13 +138,16 @@ absl::StatusOr<RuleSet> RuleSet::FromQuantizationConfig(const QuantizationConfig
     absl::StatusOr<Matcher> matcher = MakeMatcher(target.text);
     if (!matcher.ok()) return Annotate(matcher.status(), rule.label);
     rule.matches = *std::move(matcher);
+    rule.embeddings = target.text == kEmbedding;
+    if (rule.embeddings) rule.matches = [](absl::string_view, absl::string_view) { return true; };
     rule.scheme = target.group->scheme;
-    rule.heeds_built_in = target.precedence == 2;
+    rule.heeds_built_in = target.precedence == 2 && !rule.embeddings;
     rule.keep_unsuitable = target.precedence == 2;
     rule.as_written = target.precedence < 2;
     rule.used = target.precedence == 0 && roles.IsLoaderName(target.text);
     set.rules_.push_back(std::move(rule));
-    AddEntry(target.text, set.rule_index_);
+    if (target.text == kEmbedding) set.rule_index_.AddAny();
+    else AddEntry(target.text, set.rule_index_);
   }
   return set;
 }
@@ -192,10 +198,10 @@ absl::Status RuleSet::CheckSuitable(const Rule& rule, const io::TensorSpec& tens
     if (!rule.as_written) return groups;
     decision.warning = std::string(groups.message());
   }
-  if (tied && (role.role == Role::kEmbedding || role.role == Role::kHead)) {
+  if (tied && !rule.quantize_tied && (role.role == Role::kEmbedding || role.role == Role::kHead)) {
     return absl::InvalidArgumentError(
         "input and output embeddings are tied (tie_word_embeddings): quantizing one would change both; keep "
-        "it in floating point");
+        "it in floating point, or set quantize_tied in a rule of a --config to quantize it for both uses");
   }
   return absl::OkStatus();
 }
@@ -233,7 +239,8 @@ absl::StatusOr<Decision> RuleSet::Decide(const io::TensorSpec& tensor, const std
   const Ignore* const by_user = FindIgnore(tensor.name, module);
   for (const size_t i : trace != nullptr ? rule_index_.All() : rule_index_.Candidates(tensor.name, module)) {
     Rule& rule = rules_[i];
-    if (!rule.matches(tensor.name, module)) {
+    const bool of_class = !rule.embeddings || role.role == Role::kEmbedding || role.role == Role::kPositions;
+    if (!of_class || !rule.matches(tensor.name, module)) {
       note(absl::StrCat(rule.label, ": does not match"));
       continue;
     }

@@ -48,10 +48,11 @@ class RuleSet {
   // Whether the checkpoint has a module of that name.
   using IsModule = std::function<bool(absl::string_view)>;
   // Targets in the package's order of precedence: exact names, then "re:" patterns in bytewise order, then classes. The
-  // class Linear covers every rank-2 `*.weight` except those of IsOutsideOfLinear; weights that do not suit the scheme
-  // stay in floating point. For a name or a pattern, groups of dynamic activations that do not fit are only a warning:
-  // the package writes such weights, too. Unimplemented for patterns that RE2 does not support (look-around), and for
-  // other classes: a target written like one ("LlamaMLP") that is not the name of a module.
+  // class Linear covers every rank-2 `*.weight` except those of IsOutsideOfLinear, and the class Embedding embeddings
+  // and tables of positions; weights that do not suit the scheme stay in floating point. For a name or a pattern,
+  // groups of dynamic activations that do not fit are only a warning: the package writes such weights, too.
+  // Unimplemented for patterns that RE2 does not support (look-around), and for other classes: a target written like
+  // one ("LlamaMLP") that is not the name of a module.
   static absl::StatusOr<RuleSet> FromQuantizationConfig(const QuantizationConfig& config, const ModuleRoles& roles,
                                                         const IsModule& is_module);
 
@@ -87,6 +88,8 @@ class RuleSet {
     bool heeds_built_in = true;  // the built-in list
     bool keep_unsuitable = false;
     bool as_written = false;  // activations that do not fit are a warning
+    bool embeddings = false;  // only modules of the class Embedding
+    bool quantize_tied = false;
     OnSplitGroup on_split_group = OnSplitGroup::kWarn;
     bool used = false;
   };

@@ -185,6 +185,8 @@ TEST(RulesTest, TiedEmbeddingsStayTogether) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("tie_word_embeddings"));
   rule.keep_unsuitable = true;
   EXPECT_THAT(FromRules({rule}).Decide(Weight("model.embed_tokens.weight"), true)->warning, HasSubstr("tied"));
+  rule.quantize_tied = true;
+  EXPECT_TRUE(FromRules({rule}).Decide(Weight("model.embed_tokens.weight"), true)->scheme.has_value());
   // Other weights are not affected.
   EXPECT_TRUE(FromRules({Rule(".*", Int8())}).Decide(Weight("fc.weight"), true)->scheme.has_value());
 }
@@ -296,6 +298,19 @@ TEST(RulesTest, NamesInMessagesArePrintable) {
   RuleSet rules = FromRules({Rule("(?s).*", Grouped(96))});
   const std::string message(rules.Decide(Weight("a\x1b[2J\n.weight"), false).status().message());
   EXPECT_THAT(message, StartsWith("a\\x1b[2J\\n.weight [64,64], by rule 1"));
+}
+
+TEST(RulesTest, TheClassEmbedding) {
+  RuleSet rules = FromTargets({{"group_0", {"Embedding"}, Int8()}, {"group_1", {"Linear"}, Grouped(32)}}, {"wpe"});
+  EXPECT_EQ(rules.Decide(Weight("model.embed_tokens.weight"), false)->scheme, Int8());
+  EXPECT_EQ(rules.Decide(Weight("a.relative_attention_bias.weight"), false)->scheme, Int8());
+  EXPECT_EQ(rules.Decide(Weight("wpe.weight"), false)->scheme, std::nullopt);
+  EXPECT_EQ(rules.Decide(Weight("a.up.weight"), false)->scheme, Grouped(32));
+  EXPECT_EQ(rules.Decide(Weight("lm_head.weight"), false)->scheme, std::nullopt);
+  const Decision tied = *rules.Decide(Weight("model.embed_tokens.weight"), true);
+  EXPECT_EQ(tied.scheme, std::nullopt);
+  EXPECT_TRUE(tied.left_out);
+  EXPECT_THAT(tied.warning, HasSubstr("quantize_tied"));
 }
 
 TEST(RulesTest, RefusesTargetsItCannotApply) {

@@ -22,6 +22,8 @@ struct TensorPlan {
   int64_t old_bytes = 0;
   int64_t new_bytes = 0;
   int output_shard = 0;
+  // For schemes with a global scale: what weights with the same scale have in common, a name for users.
+  std::string scale_set;
 
   const std::string& name() const { return input->name; }
   bool quantized() const { return decision.scheme.has_value(); }

@@ -25,6 +25,7 @@
 #include "aqt/kernels/quantize/quantize.h"
 #include "aqt/kernels/quantize/quantize_reference.h"
 #include "aqt/quant/numerics/arith.h"
+#include "aqt/quant/weights/microscaled.h"
 #include "aqt/quant/weights/weight_matrix.h"
 
 namespace aqt::compressed_tensors {
@@ -294,17 +295,20 @@ absl::string_view ToString(ValueType type) { return type == ValueType::kInt ? "i
 std::ostream& operator<<(std::ostream& os, ValueType type) { return os << ToString(type); }
 
 absl::Status Validate(const WeightScheme& scheme) {
+  if (scheme.scale_type != ScaleType::kWeight) return ValidateMicroscaled(scheme);
   if (scheme.type == ValueType::kFloat) {
     if (scheme.num_bits != 8) {
       return absl::UnimplementedError(
-          absl::StrCat("WeightScheme: floats of ", scheme.num_bits, " bits; supported: floats of 8 bits"));
+          absl::StrCat("WeightScheme: floats of ", scheme.num_bits,
+                       " bits with scales in the dtype of the weight; supported: floats of 8 bits, and floats of 4 and "
+                       "6 bits with scales of 8 bits"));
     }
     if (!scheme.symmetric) return absl::UnimplementedError("WeightScheme: asymmetric floats; supported: symmetric");
     if (scheme.strategy == Strategy::kGroup) {
-      return absl::UnimplementedError("WeightScheme: floats, strategy group; supported: tensor, channel, block");
+      return absl::UnimplementedError(
+          "WeightScheme: floats, strategy group, with scales in the dtype of the weight; supported: tensor, channel, "
+          "block, and groups with scales of 8 bits");
     }
-  } else if (scheme.strategy == Strategy::kBlock) {
-    return absl::UnimplementedError("WeightScheme: integers, strategy block; supported: tensor, channel, group");
   }
   if (scheme.num_bits < 2 || scheme.num_bits > 8) {
     return absl::InvalidArgumentError(absl::StrCat("WeightScheme: num_bits is ", scheme.num_bits, "; expected 2 to 8"));
@@ -347,6 +351,8 @@ absl::StatusOr<Units> UnitsOf(const WeightScheme& scheme, int64_t o, int64_t i) 
 
 ValueRange RangeOf(const WeightScheme& scheme) {
   if (scheme.type == ValueType::kFloat) {
+    if (scheme.num_bits == 4) return {-6, 6, 2};
+    if (scheme.num_bits == 6) return {-7.5f, 7.5f, 0.5f};
     const float max = static_cast<float>(MaxFinite(DType::kE4M3FN));
     return {-max, max, 32};
   }
@@ -360,9 +366,11 @@ absl::StatusOr<QuantizedWeight> QuantizeWeight(const ArrayRef& w, const WeightSc
   if (!found.ok()) return Annotate(found.status(), "QuantizeWeight");
   const Units& units = *found;
 
-  if (options.packed && scheme.type == ValueType::kFloat) {
-    return absl::InvalidArgumentError("QuantizeWeight: packed floats; expected integers, or packed = false");
+  if (options.packed && scheme.type == ValueType::kFloat && scheme.num_bits == 8) {
+    return absl::InvalidArgumentError(
+        "QuantizeWeight: packed 8-bit floats; expected integers, floats of 4 or 6 bits, or packed = false");
   }
+  if (scheme.scale_type != ScaleType::kWeight) return QuantizeMicroscaled(x, scheme, options);
 
   const int64_t groups = units.per_row, num_units = units.scale_shape.num_elements();
   std::vector<float> lo(x.rows * groups), hi(x.rows * groups);
@@ -413,7 +421,7 @@ absl::StatusOr<QuantizedWeight> QuantizeWeight(const ArrayRef& w, const WeightSc
     find_scales(0, num_units);
     for_each_block(quantize);
   }
-  QuantizedWeight result = {std::move(q).Build(), std::move(scale).Build(), std::nullopt};
+  QuantizedWeight result = {std::move(q).Build(), std::move(scale).Build(), std::nullopt, 1};
   if (!scheme.symmetric) result.zero_point = std::move(zero_point).Build();
   return result;
 }
@@ -426,6 +434,7 @@ absl::StatusOr<Array> DequantizeWeight(const QuantizedWeight& weight, const Weig
   const absl::StatusOr<Units> found = UnitsOf(scheme, o, i);
   if (!found.ok()) return Annotate(found.status(), "DequantizeWeight");
   const Units& units = *found;
+  if (scheme.scale_type != ScaleType::kWeight) return DequantizeMicroscaled(weight, scheme, options);
   const DType dtype = weight.scale.dtype();
   if (!(weight.scale.shape() == units.scale_shape) || !aqt::internal::IsArithmeticFloat(dtype)) {
     return absl::InvalidArgumentError(absl::StrCat("DequantizeWeight: scale is ", weight.scale.aval().ToString(),

@@ -20,6 +20,8 @@
 //   scale = max(-lo, hi) / 448, and the epsilon of T instead of 0
 //   q = e4m3fn(clamp(w / scale + 0, -448, 448)), so that -0 gives +0, and NaN gives NaN;  dequantized = q * scale
 // A small negative w gives -0, unlike with integers.
+//
+// Floats of 4, 6 and 8 bits in groups with scales of 8 bits (MX, NVFP4): see microscaled.h.
 
 #include <array>
 #include <cstdint>
@@ -47,21 +49,29 @@ enum class ValueType : uint8_t { kInt, kFloat };
 absl::string_view ToString(ValueType type);
 std::ostream& operator<<(std::ostream& os, ValueType type);
 
+// How scales are stored.
+enum class ScaleType : uint8_t {
+  kWeight,  // in the dtype of the weight
+  kE8M0,    // MX: as powers of two, u8 holding the exponent + 127. Floats of 4, 6 or 8 bits in groups of 32
+  kE4M3,    // NVFP4: as e4m3fn, beside a global scale of the weight that divides them. 4-bit floats in groups of 16
+};
+
 // How a weight is quantized.
 struct WeightScheme {
   ValueType type = ValueType::kInt;
-  int num_bits = 8;  // kInt: 2 to 8; kFloat: 8
+  int num_bits = 8;  // kInt: 2 to 8; kFloat: 8, or with the scale types of microscaled.h 4 (e2m1) and 6 (e2m3)
   Strategy strategy = Strategy::kChannel;
   int64_t group_size = 0;  // kGroup: columns per group, a divisor of i; otherwise 0
   // kBlock: rows and columns per block, at least 1; otherwise {0, 0}. Blocks at the lower and right edge may be
   // smaller.
   std::array<int64_t, 2> block{0, 0};
   bool symmetric = true;
+  ScaleType scale_type = ScaleType::kWeight;  // others: only with kGroup
   bool operator==(const WeightScheme&) const = default;
 };
 
-// InvalidArgument for a field out of its range. Unimplemented: kBlock of integers; kFloat that is asymmetric, not 8
-// bits wide, or with kGroup.
+// InvalidArgument for a field out of its range. Unimplemented: kFloat that is asymmetric, or that has other bits or
+// groups than its scale type.
 absl::Status Validate(const WeightScheme& scheme);
 
 // The parts of a matrix [o, i] that each have one scale: `rows` x `cols` elements, fewer at the lower and right edge.
@@ -77,7 +87,7 @@ struct Units {
 // `scheme` must be valid. InvalidArgument if a group size does not divide i.
 absl::StatusOr<Units> UnitsOf(const WeightScheme& scheme, int64_t o, int64_t i);
 
-// The range of q: {-128, 127, 1} for 8 bits, {-448, 448, 32} for 8-bit floats.
+// The range of q: {-128, 127, 1} for 8 bits, {-448, 448, 32} for 8-bit floats, {-6, 6, 2} for 4-bit floats.
 struct ValueRange {
   float min;
   float max;
@@ -87,9 +97,12 @@ ValueRange RangeOf(const WeightScheme& scheme);
 
 // A quantized weight [o, i].
 struct QuantizedWeight {
-  Array q;                          // [o, i]; s8, values of num_bits bits, or e4m3fn. Words if Options::packed
-  Array scale;                      // T [Units::scale_shape]
+  // [o, i]; s8, values of num_bits bits, or e4m3fn, which also holds floats of 4 and 6 bits. Words or bytes if
+  // Options::packed
+  Array q;
+  Array scale;                      // T, or u8 or e4m3fn as ScaleType says; [Units::scale_shape]
   std::optional<Array> zero_point;  // s8, the shape of scale; null when symmetric
+  float global_scale = 1;           // kE4M3: divides the scales
 };
 
 // Options of QuantizeWeight and DequantizeWeight.
@@ -97,16 +110,18 @@ struct Options {
   kernels::Target target = kernels::BestTarget();
   bool reference = false;        // plain loops instead of the kernels: slow, for tests
   Executor* executor = nullptr;  // null: the calling thread. The result does not depend on it.
-  bool packed = false;           // QuantizeWeight only: q is packed as by PackInts. Integers only.
+  // QuantizeWeight only: q is packed as by PackInts or PackSmallFloats. Integers, and floats of 4 and 6 bits.
+  bool packed = false;
+  float global_scale = 1;  // QuantizeWeight with kE4M3 only: see GlobalScaleOf in microscaled.h; positive and finite
 };
 
 // w: [o, i], f32, bf16 or f16, any strides. InvalidArgument for another rank or dtype, a group size that does not
-// divide i, a tensor without elements, or packed floats; otherwise the errors of Validate.
+// divide i, a tensor without elements, or packed 8-bit floats; otherwise the errors of Validate.
 absl::StatusOr<QuantizedWeight> QuantizeWeight(const ArrayRef& w, const WeightScheme& scheme,
                                                const Options& options = {});
 
-// The weight [o, i] in the dtype of the scale. `weight` may come from a file: InvalidArgument when its shapes or dtypes
-// do not fit `scheme`.
+// The weight [o, i] in the dtype of the scale, or in f32 unless that is kWeight. `weight` may come from a file:
+// InvalidArgument when its shapes or dtypes do not fit `scheme`.
 absl::StatusOr<Array> DequantizeWeight(const QuantizedWeight& weight, const WeightScheme& scheme,
                                        const Options& options = {});
 

@@ -45,6 +45,12 @@ WeightScheme Floats(Strategy strategy, int64_t rows = 0, int64_t cols = 0) {
   return scheme;
 }
 
+WeightScheme Blocks(int num_bits, bool symmetric, int64_t rows, int64_t cols) {
+  WeightScheme scheme = Scheme(num_bits, Strategy::kBlock, symmetric);
+  scheme.block = {rows, cols};
+  return scheme;
+}
+
 std::string Text(const WeightScheme& scheme) {
   return absl::StrCat(ToString(scheme.type), " ", scheme.num_bits, " bits ", ToString(scheme.strategy), " ",
                       scheme.group_size, " ", scheme.block[0], "x", scheme.block[1],
@@ -120,6 +126,9 @@ TYPED_TEST(WeightTest, EverySchemeAsReference) {
         for (int64_t group : {1, 3, 32, 96}) ExpectAsReference(w, Scheme(bits, Strategy::kGroup, symmetric, group));
         ExpectAsReference(transposed, Scheme(bits, Strategy::kChannel, symmetric));
         ExpectAsReference(transposed, Scheme(bits, Strategy::kGroup, symmetric, 3));
+        ExpectAsReference(w, Blocks(bits, symmetric, 4, 64));
+        ExpectAsReference(w, Blocks(bits, symmetric, 2, 7));
+        ExpectAsReference(transposed, Blocks(bits, symmetric, 10, 5));
       }
     }
   }
@@ -246,6 +255,15 @@ TEST(QuantizeWeight, FloatsRoundToTheNearest) {
   EXPECT_EQ(Codes(got->q), codes);
 }
 
+TEST(QuantizeWeight, BlocksOfIntegersByHand) {
+  // Blocks of 2 x 2 in a matrix of 3 x 3, cut off at the edges; absmax 7.5 times the scale.
+  const Array w = Array::Of<float>({7.5f, 1, -15, 2, -3, 4, 0, 0, 30}, {3, 3});
+  const auto got = QuantizeWeight(w, Blocks(4, true, 2, 2));
+  ASSERT_TRUE(got.ok()) << got.status();
+  EXPECT_TRUE(BitEqual(got->scale, Array::Of<float>({1, 2, 0x1p-23f, 4}, {2, 2})));
+  EXPECT_TRUE(BitEqual(got->q, Array::Of<int8_t>({7, 1, -8, 2, -3, 2, 0, 0, 7}, {3, 3})));
+}
+
 TEST(QuantizeWeight, BlocksByHand) {
   // Blocks of 2 x 2 in a matrix of 3 x 3: the absmax of each is 448 times its scale.
   const Array w = Array::Of<float>({448, 1, 896, 2, 3, 4, 1792, -8, 1344}, {3, 3});
@@ -337,17 +355,15 @@ TEST(WeightScheme, Errors) {
   ExpectError(Validate(Scheme(9, Strategy::kChannel)), kInvalid, "num_bits is 9");
   ExpectError(Validate(Scheme(4, Strategy::kGroup)), kInvalid, "group_size is 0 with strategy group");
   ExpectError(Validate(Scheme(4, Strategy::kTensor, true, 8)), kInvalid, "group_size is 8 with strategy tensor");
-  WeightScheme scheme = Scheme(8, Strategy::kBlock);
-  ExpectError(Validate(scheme), kUnimplemented, "integers, strategy block; supported: tensor, channel, group");
-  scheme = {};
+  WeightScheme scheme;
   scheme.block = {8, 16};
   ExpectError(Validate(scheme), kInvalid, "block is [8,16] with strategy channel");
   EXPECT_TRUE(Validate(Floats(Strategy::kBlock, 8, 16)).ok());
   ExpectError(Validate(Floats(Strategy::kBlock, 8, 0)), kInvalid, "block is [8,0] with strategy block");
-  ExpectError(Validate(Floats(Strategy::kGroup)), kUnimplemented, "supported: tensor, channel, block");
+  ExpectError(Validate(Floats(Strategy::kGroup)), kUnimplemented, "block, and groups with scales of 8 bits");
   scheme = Floats(Strategy::kChannel);
   scheme.num_bits = 4;
-  ExpectError(Validate(scheme), kUnimplemented, "floats of 4 bits; supported: floats of 8 bits");
+  ExpectError(Validate(scheme), kUnimplemented, "floats of 4 bits with scales in the dtype of the weight; supported");
   scheme = Floats(Strategy::kChannel);
   scheme.symmetric = false;
   ExpectError(Validate(scheme), kUnimplemented, "asymmetric floats");
@@ -362,7 +378,8 @@ TEST(QuantizeWeight, Errors) {
               "the weight is f32[2,3,4]; expected a matrix [o,i]");
   ExpectError(QuantizeWeight(Array::Zeros(DType::kF64, {2, 3}), {}).status(), kInvalid, "f64[2,3]");
   ExpectError(QuantizeWeight(Array::Zeros(DType::kF32, {2, 0}), {}).status(), kInvalid, "with elements");
-  ExpectError(QuantizeWeight(w, Floats(Strategy::kChannel), {.packed = true}).status(), kInvalid, "packed floats");
+  ExpectError(QuantizeWeight(w, Floats(Strategy::kChannel), {.packed = true}).status(), kInvalid,
+              "packed 8-bit floats");
 }
 
 TEST(DequantizeWeight, Errors) {

@@ -11,11 +11,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "aqt/core/array.h"
+#include "aqt/core/array_ops.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/machine/target.h"
 #include "aqt/io/file.h"
 #include "aqt/io/tensors/safetensors.h"
+#include "aqt/kernels/quantize/absmax.h"
 #include "aqt/quant/weights/compressed_tensors.h"
+#include "aqt/quant/weights/microscaled.h"
 #include "gtest/gtest.h"
 
 namespace aqt::compressed_tensors {
@@ -44,6 +47,14 @@ WeightScheme Floats(Strategy strategy, std::array<int64_t, 2> block = {0, 0}) {
   WeightScheme scheme = Scheme(8, strategy);
   scheme.type = ValueType::kFloat;
   scheme.block = block;
+  return scheme;
+}
+
+WeightScheme Microscaled(int num_bits, ScaleType scale_type) {
+  WeightScheme scheme = Scheme(num_bits, Strategy::kGroup);
+  scheme.type = ValueType::kFloat;
+  scheme.scale_type = scale_type;
+  scheme.group_size = GroupSizeOf(scale_type);
   return scheme;
 }
 
@@ -122,6 +133,52 @@ TEST_P(GoldenTest, EveryByte) {
     }
   }
   EXPECT_EQ(modules, c.modules);
+}
+
+// The MX formats and NVFP4, whose stored parts are others.
+std::vector<Case> MicroscaledCases() {
+  return {{"mxfp4", "dense", Microscaled(4, ScaleType::kE8M0), 2, true},
+          {"mxfp8", "dense", Microscaled(8, ScaleType::kE8M0), 2, false},
+          {"nvfp4a16", "dense", Microscaled(4, ScaleType::kE4M3), 2, true}};
+}
+
+TEST(MicroscaledGolden, EveryByteAndBack) {
+  for (const Case& c : MicroscaledCases()) {
+    const io::SafetensorsReader in = Open(absl::StrCat(c.input, "/model.safetensors"));
+    const io::SafetensorsReader recorded = Open(absl::StrCat(c.folder, "/model.safetensors"));
+    const io::SafetensorsReader dequantized = Open(absl::StrCat("dequantized/", c.folder, ".safetensors"));
+    int modules = 0;
+    for (const io::TensorInfo& tensor : dequantized.tensors()) {
+      SCOPED_TRACE(absl::StrCat(c.folder, " ", tensor.name));
+      ++modules;
+      const Array w = Read(in, absl::StrCat(tensor.name, ".weight"));
+      const Array values = Read(recorded, absl::StrCat(tensor.name, c.packed ? ".weight_packed" : ".weight"));
+      const Array scale = Read(recorded, absl::StrCat(tensor.name, ".weight_scale"));
+      Options options;
+      if (c.scheme.scale_type == ScaleType::kE4M3) {
+        const float absmax = kernels::AbsMaxAll({w.data(), w.dtype(), w.shape()[0], w.shape()[1], w.shape()[1], 1});
+        options.global_scale = GlobalScaleOf(absmax, w.dtype());
+        EXPECT_EQ(options.global_scale,
+                  Read(recorded, absl::StrCat(tensor.name, ".weight_global_scale")).View<float>()[0]);
+      }
+      options.packed = c.packed;
+      for (const bool reference : {false, true}) {
+        options.reference = reference;
+        const absl::StatusOr<QuantizedWeight> got = QuantizeWeight(w, c.scheme, options);
+        ASSERT_TRUE(got.ok()) << got.status();
+        EXPECT_BIT_EQUAL(got->q, values);
+        EXPECT_BIT_EQUAL(got->scale, scale);
+      }
+      QuantizedWeight weight;
+      weight.q = c.packed ? *UnpackSmallFloats(values, c.scheme.num_bits) : values;
+      weight.scale = scale;
+      weight.global_scale = options.global_scale;
+      const Array want = Read(dequantized, tensor.name);
+      // The package rounds to bf16, once.
+      EXPECT_BIT_EQUAL(Cast(*DequantizeWeight(weight, c.scheme), want.dtype()), want);
+    }
+    EXPECT_EQ(modules, c.modules);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Checkpoints, GoldenTest, testing::ValuesIn(Cases()),
