@@ -1,0 +1,152 @@
+#include "aqt/quant/weights/stored_values.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace aqt::stored_values {
+namespace {
+
+using ::testing::ElementsAre;
+
+TEST(StoredValues, TablesOfSmallFloats) {
+  const std::vector<float> e2m1 = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+  for (int code = 0; code < 8; ++code) {
+    EXPECT_EQ(E2M1(code), e2m1[code]);
+    EXPECT_EQ(E2M1(code + 8), -e2m1[code]);
+    EXPECT_TRUE(std::signbit(E2M1(code + 8)));
+  }
+  // By the definition: 1 sign, 2 exponent and 3 mantissa bits, bias 1.
+  for (int code = 0; code < 64; ++code) {
+    const int exponent = code >> 3 & 3, mantissa = code & 7;
+    const double value = exponent == 0 ? mantissa / 8.0 : (1 + mantissa / 8.0) * std::exp2(exponent - 1);
+    EXPECT_EQ(E2M3(code), code >= 32 ? -value : value) << code;
+  }
+  EXPECT_EQ(E8M0(127), 1);
+  EXPECT_EQ(E8M0(0), 0x1p-127f);
+  EXPECT_EQ(E8M0(254), 0x1p127f);
+  EXPECT_TRUE(std::isnan(E8M0(255)));
+}
+
+TEST(StoredValues, UnpacksInTheOrderOfTheFormats) {
+  const uint8_t nibbles[] = {0x72, 0x9a};
+  float values[4];
+  UnpackE2M1(nibbles, 2, values);
+  EXPECT_THAT(values, ElementsAre(1, 6, -1, -0.5f));
+  // The codes 1, 2, 3 and 4, six bits each from the least significant bit on.
+  const uint32_t word = 1 | 2 << 6 | 3 << 12 | 4 << 18;
+  const uint8_t bytes[] = {static_cast<uint8_t>(word), static_cast<uint8_t>(word >> 8),
+                           static_cast<uint8_t>(word >> 16)};
+  UnpackE2M3(bytes, 3, values);
+  EXPECT_THAT(values, ElementsAre(0.125f, 0.25f, 0.375f, 0.5f));
+}
+
+TEST(StoredValues, UnpacksE4M3AsTheDtypeDoes) {
+  std::vector<uint8_t> codes(300);
+  for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<uint8_t>(i);
+  for (const int64_t n : {7, 300}) {
+    std::vector<float> values(n);
+    UnpackE4M3(codes.data(), n, values.data());
+    for (int64_t i = 0; i < n; ++i) {
+      const float expected = ToFloat(Float8E4M3FN{codes[i]});
+      EXPECT_TRUE(values[i] == expected || (std::isnan(values[i]) && std::isnan(expected))) << i;
+    }
+  }
+}
+
+TEST(StoredValues, BitFieldsCrossWords) {
+  for (int bits = 1; bits <= 8; ++bits) {
+    for (const bool padded : {false, true}) {
+      const int64_t per_word = padded ? 32 / bits : 0, n = 41;
+      std::vector<uint32_t> words(WordsFor(n, bits, per_word));
+      // One bit at a time.
+      for (int64_t k = 0; k < n; ++k) {
+        for (int b = 0; b < bits; ++b) {
+          const int64_t bit = padded ? k / per_word * 32 + k % per_word * bits + b : k * bits + b;
+          if (k * 37 >> b & 1) words[bit / 32] |= 1u << bit % 32;
+        }
+      }
+      const BitFields fields{reinterpret_cast<const uint8_t*>(words.data()), 4, bits, per_word};
+      for (int64_t k = 0; k < n; ++k) EXPECT_EQ(fields[k], (k * 37) & ((1 << bits) - 1)) << bits << " " << k;
+    }
+  }
+}
+
+TEST(StoredValues, UnpacksRunsOfFields) {
+  const uint8_t bytes[] = {0x21, 0x43, 0x65, 0x87};
+  float values[8];
+  UnpackBits({bytes, 4, 4, 0}, 8, 8, values);
+  EXPECT_THAT(values, ElementsAre(-7, -6, -5, -4, -3, -2, -1, 0));
+  float four[4];
+  UnpackNibbles(bytes, 1, 4, 4, four);
+  EXPECT_THAT(four, ElementsAre(2, 4, 6, 8));
+  float two[2];
+  UnpackNibbles(bytes, 2, 0, 2, two);
+  EXPECT_THAT(two, ElementsAre(1, 5));
+  const float map[16] = {0, 10, 20, 30, 40};
+  float three[3];
+  LookUpNibbles(bytes, 1, map, 3, three);
+  EXPECT_THAT(three, ElementsAre(10, 40, 30));
+}
+
+TEST(StoredValues, AddToFieldsCarries) {
+  uint32_t word = 0x67950df6;  // fields 6, 15, 13, 0, 5, 9, 7, 6 from the least significant one on
+  uint8_t bytes[4];
+  std::memcpy(bytes, &word, 4);
+  AddToFields(4, 1, bytes);
+  std::memcpy(&word, bytes, 4);
+  EXPECT_EQ(word, 0x67950df6u + 0x11111111u);
+  EXPECT_EQ(word >> 4 & 15, 0u);   // 15 + 1
+  EXPECT_EQ(word >> 8 & 15, 15u);  // 13 + 1, and the carry
+}
+
+TEST(StoredValues, ScalesRunsThatBeginWithinAGroup) {
+  const std::vector<float> q = {1, 2, 3, 4, 5}, z = {1, 0, 2}, s = {2, 3, 5};
+  std::vector<float> w(5);
+  Scale(q.data(), z.data(), s.data(), 5, /*first=*/3, /*group=*/2, w.data());  // groups of 1, 2 and 2 elements
+  EXPECT_THAT(w, ElementsAre(0, 6, 9, 10, 15));
+  Scale(q.data(), nullptr, s.data(), 5, 0, 5, w.data());
+  EXPECT_THAT(w, ElementsAre(2, 4, 6, 8, 10));
+}
+
+// The order of the operations shows in the last bit.
+TEST(StoredValues, RoundsAfterEachOperation) {
+  const float q = 93, s = 0.1f;
+  float w;
+  ScaleBy127th(&q, s, 1, &w);
+  EXPECT_EQ(w, static_cast<float>(static_cast<float>(93 * static_cast<double>(s)) *
+                                  static_cast<double>(static_cast<float>(1.0 / 127))));
+  const uint8_t code = 1;
+  const float map[] = {0, 1 + 0x1p-12f}, absmax = 1 + 0x1p-12f;
+  float scale;
+  NestedScales(&code, map, &absmax, 0x1p-24f, 1, 0, 64, &scale);
+  const auto product = static_cast<float>(double{map[1]} * absmax);  // drops 2^-24, which the offset would complete
+  EXPECT_EQ(scale, static_cast<float>(double{product} + 0x1p-24));
+}
+
+TEST(StoredValues, FindsValuesThatOverflow) {
+  const float inf = std::numeric_limits<float>::infinity();
+  const std::vector<float> w = {1, 65519, 65520, 0x1.fefffep127f, 0x1.ffp127f, inf};
+  EXPECT_EQ(FirstNotFinite(w.data(), 6, DType::kF16), 2);
+  EXPECT_EQ(FirstNotFinite(w.data(), 6, DType::kBF16), 4);
+  EXPECT_EQ(FirstNotFinite(w.data(), 6, DType::kF32), 5);
+  EXPECT_EQ(FirstNotFinite(w.data(), 2, DType::kF16), -1);
+  for (const DType dtype : {DType::kF16, DType::kBF16}) {  // the bounds are those of rounding
+    const int64_t bad = FirstNotFinite(w.data(), 6, dtype);
+    std::vector<uint8_t> bytes(12);
+    Round(w.data(), 6, dtype, bytes.data());
+    for (int64_t i = 0; i < 6; ++i) {
+      uint16_t bits;
+      std::memcpy(&bits, &bytes[2 * i], 2);
+      const float value = dtype == DType::kF16 ? ToFloat(Float16{bits}) : ToFloat(BFloat16{bits});
+      EXPECT_EQ(std::isfinite(value), i < bad) << i;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace aqt::stored_values
