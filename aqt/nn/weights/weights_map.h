@@ -10,6 +10,9 @@
 //       rules { tensor: "fc(\\d)\\.bias"  param: "mlp/fc\\1/bias" })"));
 //   AQT_ASSIGN_OR_RETURN(io::Checkpoint checkpoint, io::Checkpoint::Open(fs, "model.safetensors"));
 //   AQT_ASSIGN_OR_RETURN(SlotValues params, LoadWeights(map, checkpoint, loss));
+//
+// A checkpoint that is quantized is read through stored::DequantizedSource (aqt/stored/dequantized_source.h), whose
+// tensors are floats.
 
 #include <cstdint>
 #include <optional>

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +21,8 @@
 #include "aqt/io/file.h"
 #include "aqt/io/tensors/memory_source.h"
 #include "aqt/io/tensors/safetensors.h"
+#include "aqt/stored/dequantized_source.h"
+#include "aqt/stored/stored_config.h"
 #include "aqt/testing/random.h"
 #include "aqt/testing/status_matchers.h"
 #include "gmock/gmock.h"
@@ -106,6 +109,26 @@ TEST(WeightsMapTest, SlicesReshapesAndIgnores) {
   EXPECT_THAT(Numbers(values->at(Param("h3/v"))), ElementsAre(5, 6, 11, 12, 17, 18));
   EXPECT_THAT(Numbers(values->at(Stat("h3/mean"))), ElementsAre(1, 2));
   EXPECT_EQ(values->size(), 4u);
+}
+
+// A checkpoint of bitsandbytes: the map sees only float tensors.
+TEST(WeightsMapTest, QuantizedCheckpoints) {
+  const io::MemorySource stored("model", {{"fc1.weight", Array::Of<int8_t>({127, -127, 0, 127}, {2, 2})},
+                                          {"fc1.SCB", Array::Of<float>({2, 3}, {2})},
+                                          {"fc1.bias", Counting(DType::kF32, {2})}});
+  stored::StoredConfig config;
+  config.where = "config.json";
+  config.method = "bitsandbytes";
+  const absl::StatusOr<std::unique_ptr<stored::DequantizedSource>> source =
+      stored::DequantizedSource::Open(stored, config);
+  ASSERT_THAT(source, IsOk());
+  const Program program =
+      WithInputs({{Param("fc1/kernel"), {DType::kF32, {2, 2}}}, {Param("fc1/bias"), {DType::kF32, {2}}}});
+  const WeightsMap map = {.rules = {{.tensor = "fc1.weight", .slot = Param("fc1/kernel"), .transpose = {1, 0}},
+                                    {.tensor = "fc1.bias", .slot = Param("fc1/bias")}}};
+  const absl::StatusOr<SlotValues> values = LoadWeights(map, **source, program);
+  ASSERT_THAT(values, IsOk());
+  EXPECT_THAT(Numbers(values->at(Param("fc1/kernel"))), ElementsAre(2, 0, -2, 3));
 }
 
 TEST(WeightsMapTest, ReportsEverythingAtOnce) {
