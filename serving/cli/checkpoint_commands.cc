@@ -16,12 +16,14 @@
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "aqt/core/dtype.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/io/file.h"
 #include "aqt/io/printable.h"
@@ -30,6 +32,7 @@
 #include "serving/convert/carried_files.h"
 #include "serving/convert/convert.h"
 #include "serving/convert/convert_job.h"
+#include "serving/convert/float_input.h"
 #include "serving/convert/inspect.h"
 #include "serving/convert/verify.h"
 #include "serving/plan/convert_config.h"
@@ -62,6 +65,10 @@ constexpr char kConvertExamples[] = R"(Examples:
   aqt convert model/ out/ --preset w8a8_static --calibration ranges.safetensors
   aqt convert model/ out/ --config my.textproto --max-shard-size 5GB --jobs 8 --force
   aqt convert model/ out/ --preset fp8_dynamic --exclude 'checkpoint-*/' --exclude '*.pt')";
+
+constexpr char kDequantizeExamples[] = R"(Examples:
+  aqt dequantize model-awq/ model/ --dtype bf16
+  aqt dequantize deepseek-fp8/ model/ --dtype bf16 --max-shard-size 5GB --jobs 8)";
 
 constexpr char kVerifyExamples[] = R"(Examples:
   aqt verify model/ model-w8a8/
@@ -142,6 +149,20 @@ absl::StatusOr<io::Checkpoint> OpenCheckpoint(const std::string& path, const io:
   return checkpoint;
 }
 
+// Says how the weights of an input are quantized that is not of compressed-tensors.
+void DescribeQuantizedInput(const io::FileSystem& fs, const io::Checkpoint& checkpoint, const ModelConfig& model,
+                            InspectReport& report) {
+  if (!report.quantization.empty() && !absl::StartsWith(report.quantization, kNotUnderstood)) return;
+  const auto dequantized = OpenQuantized(fs, checkpoint, model, DType::kF32);
+  if (!dequantized.ok()) {
+    report.quantization = absl::StrCat(kNotUnderstood, dequantized.status().message());
+  } else if (*dequantized != nullptr) {
+    report.quantization =
+        absl::StrCat((*dequantized)->Description(), "; ", (*dequantized)->num_dequantized(), " weights");
+    report.warnings.insert(report.warnings.end(), (*dequantized)->notes().begin(), (*dequantized)->notes().end());
+  }
+}
+
 absl::StatusOr<ExitCode> RunInspect(const Flags& flags, const io::FileSystem& fs, const Console& console) {
   AQT_ASSIGN_OR_RETURN(const io::Checkpoint checkpoint, OpenCheckpoint(flags.input, fs, console));
   InspectOptions options;
@@ -150,6 +171,7 @@ absl::StatusOr<ExitCode> RunInspect(const Flags& flags, const io::FileSystem& fs
   AQT_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(fs, checkpoint));
   AQT_ASSIGN_OR_RETURN(InspectReport report, Inspect(checkpoint, model, options));
   report.other_files = checkpoint.other_files();
+  DescribeQuantizedInput(fs, checkpoint, model, report);
   if (flags.json) {
     console.out << InspectToJson(report);
   } else {
@@ -168,14 +190,28 @@ absl::StatusOr<ExitCode> RunPlan(const Flags& flags, const io::FileSystem& fs, c
   AQT_RETURN_IF_ERROR(NeedPath("IN", flags.input));
   AQT_ASSIGN_OR_RETURN(const io::Checkpoint checkpoint, OpenCheckpoint(flags.input, fs, console));
   AQT_ASSIGN_OR_RETURN(const std::vector<std::string> warnings, CheckWhole(fs, checkpoint));
-  AQT_ASSIGN_OR_RETURN(const CarriedFiles files, FilesToCarry(checkpoint, flags.exclude));
-  AQT_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(fs, checkpoint));
+  AQT_ASSIGN_OR_RETURN(CarriedFiles files, FilesToCarry(checkpoint, flags.exclude));
+  AQT_ASSIGN_OR_RETURN(ModelConfig model, ReadModelConfig(fs, checkpoint));
+  std::unique_ptr<stored::DequantizedSource> dequantized;
+  if (flags.allow_requantize) {
+    AQT_ASSIGN_OR_RETURN(dequantized, OpenQuantized(fs, checkpoint, model, DType::kF32));
+  }
+  if (dequantized != nullptr) {
+    model = WithoutQuantization(std::move(model));
+    LeaveOutQuantizationFiles(files);
+  }
+  const io::TensorSource& source =
+      dequantized != nullptr ? static_cast<const io::TensorSource&>(*dequantized) : checkpoint;
   PlanOptions options;
   AQT_ASSIGN_OR_RETURN(options.max_shard_bytes, MaxShardBytes(flags));
   options.keep_shards = checkpoint.is_sharded();
   if (checkpoint.is_folder()) options.stem = checkpoint.stem();
-  AQT_ASSIGN_OR_RETURN(Plan plan, MakePlan(checkpoint, model, recipe, options));
+  AQT_ASSIGN_OR_RETURN(Plan plan, MakePlan(source, model, recipe, options));
   plan.warnings.insert(plan.warnings.begin(), warnings.begin(), warnings.end());
+  if (dequantized != nullptr) {
+    plan.warnings.insert(plan.warnings.end(), dequantized->notes().begin(), dequantized->notes().end());
+    plan.warnings.push_back(RequantizeWarning(*dequantized));
+  }
   if (checkpoint.is_folder() && files.config_file.empty()) plan.warnings.push_back(kNoConfigWarning);
   AQT_ASSIGN_OR_RETURN(const std::vector<CopiedFile> copied, CopiedFiles(fs, files));
   if (flags.json) {
@@ -194,6 +230,15 @@ absl::StatusOr<ExitCode> RunExplain(const Flags& flags, const io::FileSystem& fs
   AQT_ASSIGN_OR_RETURN(const io::Checkpoint checkpoint, OpenCheckpoint(flags.input, fs, console));
   AQT_RETURN_IF_ERROR(CheckWhole(fs, checkpoint).status());
   AQT_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(fs, checkpoint));
+  if (flags.allow_requantize) {
+    AQT_ASSIGN_OR_RETURN(const auto dequantized, OpenQuantized(fs, checkpoint, model, DType::kF32));
+    if (dequantized != nullptr) {
+      AQT_ASSIGN_OR_RETURN(const std::string text,
+                           Explain(*dequantized, WithoutQuantization(model), recipe, flags.tensor));
+      console.out << text;
+      return ExitCode::kOk;
+    }
+  }
   AQT_ASSIGN_OR_RETURN(const std::string text, Explain(checkpoint, model, recipe, flags.tensor));
   console.out << text;
   return ExitCode::kOk;
@@ -214,20 +259,10 @@ int64_t PeakResidentBytes() {
   return int64_t{usage.ru_maxrss} * 1024;
 }
 
-absl::StatusOr<ExitCode> RunConvert(const Flags& flags, const io::FileSystem& fs, const Console& console) {
-  if (flags.print_config) {
-    AQT_ASSIGN_OR_RETURN(const Recipe recipe, LoadRecipe(fs, ToRecipeSource(flags)));
-    AQT_ASSIGN_OR_RETURN(const std::string text, ConfigText(recipe, flags));
-    console.out << text;
-    return ExitCode::kOk;
-  }
-  AQT_RETURN_IF_ERROR(NeedPath("IN", flags.input));
-  AQT_RETURN_IF_ERROR(NeedPath("OUT", flags.output));
-  ConvertJob job;
+// Runs a job with the flags that converting and dequantizing share, and reports what was done.
+absl::StatusOr<ExitCode> RunJob(const Flags& flags, ConvertJob job, const io::FileSystem& fs, const Console& console) {
   job.input = flags.input;
   job.output = flags.output;
-  job.recipe = ToRecipeSource(flags);
-  job.calibration = flags.calibration;
   job.exclude = flags.exclude;
   job.force = flags.force;
   job.jobs = flags.jobs;
@@ -243,9 +278,14 @@ absl::StatusOr<ExitCode> RunConvert(const Flags& flags, const io::FileSystem& fs
   AQT_ASSIGN_OR_RETURN(const ConvertReport report, RunConvertJob(fs, job));
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   for (const std::string& warning : report.warnings) console.err << "warning: " << io::PrintableLine(warning) << "\n";
-  console.out << io::PrintableLine(flags.output) << ": " << report.num_quantized << " of " << report.num_tensors
-              << " tensors quantized, " << HumanBytes(report.old_bytes) << " -> " << HumanBytes(report.new_bytes)
-              << ", "
+  console.out << io::PrintableLine(flags.output) << ": ";
+  if (job.dequantize_to.has_value()) {
+    console.out << report.num_dequantized << " of " << report.num_tensors << " tensors dequantized ("
+                << io::PrintableLine(report.input_format) << "), ";
+  } else {
+    console.out << report.num_quantized << " of " << report.num_tensors << " tensors quantized, ";
+  }
+  console.out << HumanBytes(report.old_bytes) << " -> " << HumanBytes(report.new_bytes) << ", "
               << absl::StrFormat("%.2f s, %.0f MB/s, peak memory ", seconds,
                                  static_cast<double>(report.old_bytes) / seconds / 1e6)
               << HumanBytes(PeakResidentBytes()) << "\n";
@@ -254,6 +294,28 @@ absl::StatusOr<ExitCode> RunConvert(const Flags& flags, const io::FileSystem& fs
                 << "\n";
   }
   return ExitCode::kOk;
+}
+
+absl::StatusOr<ExitCode> RunConvert(const Flags& flags, const io::FileSystem& fs, const Console& console) {
+  if (flags.print_config) {
+    AQT_ASSIGN_OR_RETURN(const Recipe recipe, LoadRecipe(fs, ToRecipeSource(flags)));
+    AQT_ASSIGN_OR_RETURN(const std::string text, ConfigText(recipe, flags));
+    console.out << text;
+    return ExitCode::kOk;
+  }
+  AQT_RETURN_IF_ERROR(NeedPath("IN", flags.input));
+  AQT_RETURN_IF_ERROR(NeedPath("OUT", flags.output));
+  ConvertJob job;
+  job.recipe = ToRecipeSource(flags);
+  job.calibration = flags.calibration;
+  job.allow_requantize = flags.allow_requantize;
+  return RunJob(flags, std::move(job), fs, console);
+}
+
+absl::StatusOr<ExitCode> RunDequantize(const Flags& flags, const io::FileSystem& fs, const Console& console) {
+  ConvertJob job;
+  job.dequantize_to = DTypeFromString(flags.dtype);
+  return RunJob(flags, std::move(job), fs, console);
 }
 
 absl::Status SetThreshold(absl::string_view flag, const std::optional<double>& given, double& threshold) {
@@ -274,8 +336,14 @@ absl::StatusOr<ExitCode> RunVerify(const Flags& flags, const io::FileSystem& fs,
   AQT_RETURN_IF_ERROR(SetThreshold("--min-snr", flags.min_snr, options.min_snr_db));
   AQT_RETURN_IF_ERROR(SetThreshold("--min-row-snr", flags.min_row_snr, options.min_row_snr_db));
   AQT_RETURN_IF_ERROR(SetThreshold("--min-group-snr", flags.min_group_snr, options.min_group_snr_db));
-  AQT_ASSIGN_OR_RETURN(const CarriedFiles files, FilesToCarry(input, flags.exclude));
-  AQT_ASSIGN_OR_RETURN(const VerifyReport report, Verify(fs, input, files, output, options));
+  AQT_ASSIGN_OR_RETURN(CarriedFiles files, FilesToCarry(input, flags.exclude));
+  AQT_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(fs, input));
+  // An original that is quantized itself is read as `convert --allow-requantize` reads it.
+  AQT_ASSIGN_OR_RETURN(const auto dequantized, OpenQuantized(fs, input, model, DType::kF32));
+  if (dequantized != nullptr) LeaveOutQuantizationFiles(files);
+  const io::TensorSource& original =
+      dequantized != nullptr ? static_cast<const io::TensorSource&>(*dequantized) : input;
+  AQT_ASSIGN_OR_RETURN(const VerifyReport report, Verify(fs, original, files, output, options));
   if (flags.json) {
     console.out << VerifyToJson(report);
   } else {
@@ -299,12 +367,29 @@ CLI::App* AddPlan(CLI::App& app, Flags& flags) {
       app.add_subcommand("plan", "show what convert would do; reads headers, writes nothing")->footer(kPlanExamples);
   plan->add_option("IN", flags.input, "a .safetensors file or a folder");
   AddRecipeFlags(*plan, flags);
+  plan->add_flag("--allow-requantize", flags.allow_requantize, "as for convert");
   plan->add_flag("--json", flags.json, "print JSON");
   plan->add_option("--max-shard-size", flags.max_shard_size, "as for convert")->type_name("SIZE");
   AddExclude(*plan, flags, "as for convert: files not to copy");
   plan->add_flag("--print-effective-config", flags.print_config,
                  "print the configuration with its base filled in, and exit");
   return plan;
+}
+
+// What all commands that write a checkpoint share.
+void AddOutputFlags(CLI::App& command, Flags& flags) {
+  command
+      .add_option("--max-shard-size", flags.max_shard_size,
+                  "split the output into files of at most this size (5GB, 2GiB)")
+      ->type_name("SIZE");
+  AddExclude(command, flags, "files beside the weights not to copy");
+  command.add_flag("--force", flags.force, "replace an existing output");
+  AddJobs(command, flags);
+  command
+      .add_option("--progress", flags.progress,
+                  "auto (a bar on a terminal, otherwise a line every ten seconds), always or never")
+      ->check(CLI::IsMember({"auto", "always", "never"}))
+      ->type_name("WHEN");
 }
 
 CLI::App* AddConvert(CLI::App& app, Flags& flags) {
@@ -319,21 +404,28 @@ CLI::App* AddConvert(CLI::App& app, Flags& flags) {
                    "weights with NaN or infinity: error (default), or keep them in floating point")
       ->check(CLI::IsMember({"error", "keep"}))
       ->type_name("WHAT");
-  convert
-      ->add_option("--max-shard-size", flags.max_shard_size,
-                   "split the output into files of at most this size (5GB, 2GiB)")
-      ->type_name("SIZE");
-  AddExclude(*convert, flags, "files beside the weights not to copy");
-  convert->add_flag("--force", flags.force, "replace an existing output");
-  AddJobs(*convert, flags);
-  convert
-      ->add_option("--progress", flags.progress,
-                   "auto (a bar on a terminal, otherwise a line every ten seconds), always or never")
-      ->check(CLI::IsMember({"auto", "always", "never"}))
-      ->type_name("WHEN");
+  convert->add_flag("--allow-requantize", flags.allow_requantize,
+                    "dequantize an input that is quantized already, and quantize it again");
+  AddOutputFlags(*convert, flags);
   convert->add_flag("--print-effective-config", flags.print_config,
                     "print the configuration with its base filled in, and exit");
   return convert;
+}
+
+CLI::App* AddDequantize(CLI::App& app, Flags& flags) {
+  CLI::App* dequantize =
+      app.add_subcommand("dequantize", "write a quantized checkpoint in floating point")->footer(kDequantizeExamples);
+  dequantize->add_option("IN", flags.input, "a quantized checkpoint: a .safetensors file or a folder")->required();
+  dequantize->add_option("OUT", flags.output, "a .safetensors file or a folder, which appears complete or not at all")
+      ->required();
+  dequantize
+      ->add_option("--dtype", flags.dtype,
+                   "of the weights that were quantized: f32 (exact), bf16 or f16 (rounded once); others keep theirs")
+      ->check(CLI::IsMember({"f32", "bf16", "f16"}))
+      ->type_name("DTYPE")
+      ->capture_default_str();
+  AddOutputFlags(*dequantize, flags);
+  return dequantize;
 }
 
 CLI::App* AddVerify(CLI::App& app, Flags& flags) {
@@ -357,17 +449,15 @@ CLI::App* AddExplain(CLI::App& app, Flags& flags) {
   explain->add_option("IN", flags.input, "a .safetensors file or a folder")->required();
   explain->add_option("TENSOR", flags.tensor, "name of a tensor or of its module")->required();
   AddRecipeFlags(*explain, flags);
+  explain->add_flag("--allow-requantize", flags.allow_requantize, "as for convert");
   return explain;
 }
 
 }  // namespace
 
 std::vector<Command> CheckpointCommands() {
-  return {{AddInspect, RunInspect},
-          {AddPlan, RunPlan},
-          {AddConvert, RunConvert},
-          {AddVerify, RunVerify},
-          {AddExplain, RunExplain}};
+  return {{AddInspect, RunInspect},       {AddPlan, RunPlan},     {AddConvert, RunConvert},
+          {AddDequantize, RunDequantize}, {AddVerify, RunVerify}, {AddExplain, RunExplain}};
 }
 
 }  // namespace aqt::serving

@@ -288,6 +288,27 @@ TEST_F(AqtTest, QuantizedAlready) {
               "out is quantized already: the tensor model.layers.0.mlp.up_proj.");
 }
 
+TEST_F(AqtTest, DequantizeAndQuantizeAgain) {
+  ASSERT_EQ(Run({"convert", "in", "out", "--preset", "w8a16", "--progress", "never"}), 0);
+  EXPECT_EQ(Run({"dequantize", "out", "float", "--dtype", "bf16", "--progress", "never"}), 0) << err_;
+  EXPECT_THAT(out_, HasSubstr("tensors dequantized (compressed-tensors), "));
+  EXPECT_THAT(ReadText("float/config.json"), HasSubstr("\"torch_dtype\": \"bfloat16\""));
+  EXPECT_THAT(ReadText("float/config.json"), Not(HasSubstr("quantization_config")));
+  EXPECT_EQ(Run({"plan", "float", "--preset", "w8a16"}), 0) << err_;
+  ExpectError({"dequantize", "out", "float"}, 4, "the output float exists; --force replaces it");
+  ExpectError({"dequantize", "in", "float2"}, 2, "in is not quantized: there is nothing to dequantize");
+  EXPECT_EQ(Run({"dequantize", "out", "float2", "--dtype", "f64"}), 2);
+
+  EXPECT_EQ(Run({"plan", "out", "--preset", "w8a8_dynamic", "--allow-requantize"}), 0) << err_;
+  EXPECT_THAT(out_, HasSubstr("warning: the input is quantized already (compressed-tensors)"));
+  EXPECT_EQ(Run({"explain", "out", "lm_head", "--preset", "w8a16", "--allow-requantize"}), 0) << err_;
+  EXPECT_EQ(Run({"convert", "out", "again", "--preset", "w8a8_dynamic", "--allow-requantize", "--progress", "never"}),
+            0)
+      << err_;
+  EXPECT_THAT(err_, HasSubstr("warning: the input is quantized already (compressed-tensors)"));
+  EXPECT_EQ(Run({"verify", "out", "again"}), 0) << err_;
+}
+
 TEST_F(AqtTest, AShardSizeThatCannotBeKept) {
   ExpectError({"convert", "in", "out.safetensors", "--preset", "w8a16", "--max-shard-size", "1kb"}, 2,
               "--max-shard-size 1000: the output is one file of ");

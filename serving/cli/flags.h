@@ -15,8 +15,9 @@ struct Flags {
   std::string preset, config, scheme_from, rules, non_finite;
   std::string calibration, max_shard_size;
   std::string progress = "auto";
+  std::string dtype = "f32";
   int jobs = 1;
-  bool strict = false, force = false, json = false, stats = false, print_config = false;
+  bool strict = false, force = false, allow_requantize = false, json = false, stats = false, print_config = false;
   std::optional<double> min_snr, min_row_snr, min_group_snr;
   std::optional<int> depth;
   std::vector<std::string> exclude;

@@ -16,6 +16,7 @@
 #include "aqt/kernels/quantize/absmax.h"
 #include "aqt/quant/weights/microscaled.h"
 #include "serving/convert/weight_loss.h"
+#include "serving/formats/float_config.h"
 #include "serving/formats/weight_codec.h"
 #include "serving/tools/exit_code.h"
 #include "serving/tools/finite.h"
@@ -53,7 +54,12 @@ void AddBlocks(const TensorPlan& tensor, int64_t count, int64_t bytes_each, int6
 void AddBlocks(const TensorPlan& tensor, WeightRules rules, int jobs, std::vector<Block>& blocks) {
   const io::TensorInfo& info = *tensor.input;
   if (!tensor.quantized()) {
-    AddBlocks(tensor, info.num_bytes(), 1, kMaxBlock, 0, blocks);
+    // Whole rows, where they fit: a source that computes them need not compute one twice.
+    const int64_t row = info.shape.rank() < 2 || info.num_bytes() == 0
+                            ? 1
+                            : info.shape[info.shape.rank() - 1] * io::BitWidth(info.dtype) / 8;
+    const int64_t per_block = row > 0 && row <= kMaxBlock ? kMaxBlock / row * row : kMaxBlock;
+    AddBlocks(tensor, info.num_bytes(), 1, per_block, 0, blocks);
     return;
   }
   const int64_t rows = info.shape[0];
@@ -288,11 +294,16 @@ io::Metadata OutputMetadata(const io::TensorSource& input, const Plan& plan, con
     metadata.emplace_back(std::string(key), std::move(value));
   };
   set(kVersionKey, kVersion);
-  set("aqt_config_digest", recipe.Digest());
-  set("aqt_weight_rules", std::string(ToString(recipe.weight_rules)));
-  if (place.is_file) set(kQuantizationConfigKey, QuantizationConfigToJson(plan.quantization_config));
+  const std::set<std::string> of_recipe = {"aqt_config_digest", "aqt_weight_rules", kQuantizationConfigKey};
+  if (!plan.quantization_config.groups.empty()) {
+    set("aqt_config_digest", recipe.Digest());
+    set("aqt_weight_rules", std::string(ToString(recipe.weight_rules)));
+    if (place.is_file) set(kQuantizationConfigKey, QuantizationConfigToJson(plan.quantization_config));
+  }
   for (const io::TensorSource::Shard& shard : input.shards()) {
-    for (const auto& [key, value] : shard.metadata) set(key, value);
+    for (const auto& [key, value] : shard.metadata) {
+      if (!of_recipe.contains(key)) set(key, value);
+    }
   }
   set("format", "pt");
   return metadata;
@@ -351,7 +362,11 @@ absl::Status WriteRest(const io::FileSystem& fs, const CarriedFiles& files, cons
     AQT_ASSIGN_OR_RETURN(const std::string index, io::MakeIndex(std::move(map), plan.new_bytes, files.index_extras));
     AQT_RETURN_IF_ERROR(write(files.index_name, index));
   }
-  AQT_ASSIGN_OR_RETURN(const std::string new_config, SetQuantizationConfig(config, plan.quantization_config));
+  // Also from the parts of a model; a model that is in floating point has none.
+  AQT_ASSIGN_OR_RETURN(std::string new_config, RemoveQuantizationConfig(config, plan.torch_dtype));
+  if (!plan.quantization_config.groups.empty()) {
+    AQT_ASSIGN_OR_RETURN(new_config, SetQuantizationConfig(new_config, plan.quantization_config));
+  }
   return write(kConfigFile, new_config);
 }
 

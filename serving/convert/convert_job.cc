@@ -10,8 +10,10 @@
 #include "aqt/io/leftovers.h"
 #include "aqt/io/printable.h"
 #include "aqt/io/tensors/checkpoint.h"
+#include "aqt/stored/dequantized_source.h"
 #include "serving/convert/carried_files.h"
 #include "serving/convert/convert.h"
+#include "serving/convert/float_input.h"
 #include "serving/convert/output.h"
 #include "serving/formats/quantization_config.h"
 #include "serving/plan/calibration.h"
@@ -101,19 +103,59 @@ void AddWarnings(const io::Checkpoint& input, const CarriedFiles& files, Convert
   }
 }
 
+// "float32" for f32, as torch calls it.
+std::string TorchName(DType dtype) {
+  return dtype == DType::kF32 ? "float32" : dtype == DType::kBF16 ? "bfloat16" : "float16";
+}
+
+// The tensors of the input in floating point; null if they are read as they are stored.
+absl::StatusOr<std::unique_ptr<stored::DequantizedSource>> OpenDequantized(const io::FileSystem& fs,
+                                                                           const io::Checkpoint& input,
+                                                                           const ConvertJob& job,
+                                                                           const ModelConfig& model) {
+  if (!job.dequantize_to.has_value() && !job.allow_requantize) return std::unique_ptr<stored::DequantizedSource>();
+  AQT_ASSIGN_OR_RETURN(std::unique_ptr<stored::DequantizedSource> dequantized,
+                       OpenQuantized(fs, input, model, job.dequantize_to.value_or(DType::kF32)));
+  if (dequantized != nullptr || !job.dequantize_to.has_value()) return dequantized;
+  return absl::InvalidArgumentError(
+      absl::StrCat(io::PrintableLine(input.path()), " is not quantized: there is nothing to dequantize"));
+}
+
+absl::StatusOr<Plan> PlanFor(const io::TensorSource& source, const ModelConfig& model, const ConvertJob& job,
+                             const Recipe& recipe, const PlanOptions& options) {
+  if (!job.dequantize_to.has_value()) return MakePlan(source, model, recipe, options);
+  AQT_ASSIGN_OR_RETURN(Plan plan, MakeCopyPlan(source, options));
+  plan.torch_dtype = TorchName(*job.dequantize_to);
+  return plan;
+}
+
 absl::StatusOr<ConvertReport> Run(const io::FileSystem& fs, const ConvertJob& job,
                                   std::unique_ptr<io::FileLock>& lock) {
-  AQT_ASSIGN_OR_RETURN(const Recipe recipe, LoadRecipe(fs, job.recipe));
+  Recipe recipe;
+  if (!job.dequantize_to.has_value()) {
+    AQT_ASSIGN_OR_RETURN(recipe, LoadRecipe(fs, job.recipe));
+  }
   AQT_ASSIGN_OR_RETURN(const io::Checkpoint input, io::Checkpoint::Open(fs, job.input, {.leave_out = job.output}));
   const absl::StatusOr<OutputPlace> claimed = ClaimOutput(fs, input, job, lock);
   if (!claimed.ok()) return OutputError(claimed.status());
   const OutputPlace& place = *claimed;
   ConvertReport report;
   AQT_ASSIGN_OR_RETURN(report.warnings, CheckWhole(fs, input));
-  AQT_ASSIGN_OR_RETURN(const CarriedFiles files, FindFiles(fs, input, job, place));
-  AQT_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(fs, input));
+  AQT_ASSIGN_OR_RETURN(CarriedFiles files, FindFiles(fs, input, job, place));
+  AQT_ASSIGN_OR_RETURN(ModelConfig model, ReadModelConfig(fs, input));
+  AQT_ASSIGN_OR_RETURN(const std::unique_ptr<stored::DequantizedSource> dequantized,
+                       OpenDequantized(fs, input, job, model));
+  if (dequantized != nullptr) {
+    model = WithoutQuantization(std::move(model));
+    LeaveOutQuantizationFiles(files);
+    report.input_format = dequantized->Description();
+    report.num_dequantized = static_cast<int>(dequantized->num_dequantized());
+    report.warnings.insert(report.warnings.end(), dequantized->notes().begin(), dequantized->notes().end());
+    if (!job.dequantize_to.has_value()) report.warnings.push_back(RequantizeWarning(*dequantized));
+  }
+  const io::TensorSource& source = dequantized != nullptr ? static_cast<const io::TensorSource&>(*dequantized) : input;
   PlanOptions plan_options = MakePlanOptions(input, job, place, files);
-  AQT_ASSIGN_OR_RETURN(Plan plan, MakePlan(input, model, recipe, plan_options));
+  AQT_ASSIGN_OR_RETURN(Plan plan, PlanFor(source, model, job, recipe, plan_options));
 
   int64_t bytes = plan.new_bytes;
   AQT_ASSIGN_OR_RETURN(const std::vector<CopiedFile> copied, CopiedFiles(fs, files));
@@ -125,14 +167,14 @@ absl::StatusOr<ConvertReport> Run(const io::FileSystem& fs, const ConvertJob& jo
   if (!job.calibration.empty()) {
     AQT_ASSIGN_OR_RETURN(calibration, ReadCalibration(fs, job.calibration));
   }
-  AQT_RETURN_IF_ERROR(CheckCalibration(input, plan, calibration, recipe.strict, report.warnings));
+  AQT_RETURN_IF_ERROR(CheckCalibration(source, plan, calibration, recipe.strict, report.warnings));
   ConvertOptions options;
   options.jobs = job.jobs;
   options.cancelled = job.cancelled;
   if (recipe.keep_non_finite) {
-    AQT_ASSIGN_OR_RETURN(plan_options.keep_float, FindNonFinite(input, plan, options));
+    AQT_ASSIGN_OR_RETURN(plan_options.keep_float, FindNonFinite(source, plan, options));
     if (!plan_options.keep_float.empty()) {
-      AQT_ASSIGN_OR_RETURN(plan, MakePlan(input, model, recipe, plan_options));
+      AQT_ASSIGN_OR_RETURN(plan, PlanFor(source, model, job, recipe, plan_options));
     }
   }
   const std::vector<std::string> warnings = AllWarnings(plan);
@@ -141,13 +183,13 @@ absl::StatusOr<ConvertReport> Run(const io::FileSystem& fs, const ConvertJob& jo
   const std::unique_ptr<Progress> progress = job.make_progress ? job.make_progress(BytesToRead(plan)) : nullptr;
   options.progress = progress.get();
   options.warnings = &report.warnings;
-  AQT_RETURN_IF_ERROR(Convert(fs, input, files, plan, recipe, calibration, place, options));
+  AQT_RETURN_IF_ERROR(Convert(fs, source, files, plan, recipe, calibration, place, options));
   AddWarnings(input, files, report);
   const std::vector<std::string> leftovers = DescribeLeftovers(fs, place.path);
   report.warnings.insert(report.warnings.end(), leftovers.begin(), leftovers.end());
   report.num_tensors = static_cast<int>(plan.tensors.size());
   report.num_quantized = plan.num_quantized;
-  report.old_bytes = plan.old_bytes;
+  report.old_bytes = input.total_bytes();
   report.new_bytes = plan.new_bytes;
   return report;
 }

@@ -7,10 +7,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "aqt/core/dtype.h"
 #include "aqt/io/file.h"
 #include "serving/plan/recipe.h"
 #include "serving/tools/progress.h"
@@ -23,6 +25,11 @@ struct ConvertJob {
   RecipeSource recipe;
   std::string calibration;           // empty: none
   std::vector<std::string> exclude;  // patterns of files not to copy: file_glob.h
+  // An input that is quantized already is dequantized to f32, and quantized again.
+  bool allow_requantize = false;
+  // Instead of quantizing, writes the weights of a quantized input in this dtype: f32, bf16 or f16. `recipe` and
+  // `calibration` are not used.
+  std::optional<DType> dequantize_to;
   bool force = false;
   int jobs = 1;
   int64_t max_shard_bytes = 0;  // 0: the shards of the input
@@ -34,6 +41,8 @@ struct ConvertJob {
 struct ConvertReport {
   int num_tensors = 0;
   int num_quantized = 0;
+  int num_dequantized = 0;
+  std::string input_format;  // of a quantized input: "gptq: v1, 4 bits"
   int64_t old_bytes = 0;
   int64_t new_bytes = 0;
   std::string carried;  // the copied files, for the user (DescribeCarried); empty if there are none
@@ -41,7 +50,8 @@ struct ConvertReport {
 };
 
 // Checks everything that headers can show before it writes. The errors of the parts; Unimplemented if the input is
-// quantized already, or those of CheckWhole (whole_checkpoint.h) if it is not a whole model.
+// quantized already and neither of the two options allows it, InvalidArgument if it is to be dequantized and is not
+// quantized, or those of CheckWhole (whole_checkpoint.h) if it is not a whole model.
 absl::StatusOr<ConvertReport> RunConvertJob(const io::FileSystem& fs, const ConvertJob& job);
 
 }  // namespace aqt::serving

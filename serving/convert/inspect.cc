@@ -65,7 +65,7 @@ std::string JoinNames(const std::vector<std::string>& names) {
 std::string DescribeQuantization(const ModelConfig& model) {
   if (!model.quantization_config.has_value()) return "";
   const absl::StatusOr<QuantizationConfig> config = ParseQuantizationConfig(*model.quantization_config);
-  if (!config.ok()) return absl::StrCat("not understood: ", config.status().message());
+  if (!config.ok()) return absl::StrCat(kNotUnderstood, config.status().message());
   std::vector<std::string> lines;
   for (const ConfigGroup& group : config->groups) {
     constexpr size_t kShown = 4;

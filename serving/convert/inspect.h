@@ -25,6 +25,9 @@ struct TensorStats {
   int64_t nans = 0;
 };
 
+// The beginning of InspectReport::quantization if the configuration cannot be read.
+inline constexpr char kNotUnderstood[] = "not understood: ";
+
 struct InspectReport {
   struct Tensor {
     io::TensorInfo info;

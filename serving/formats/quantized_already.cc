@@ -97,8 +97,10 @@ std::string FindQuantizationFile(const std::vector<std::string>& files) {
 absl::Status CheckNotQuantized(const io::TensorSource& source, const ModelConfig& model) {
   const std::string evidence = Evidence(source, model);
   if (evidence.empty()) return absl::OkStatus();
-  return absl::UnimplementedError(absl::StrCat(source.path(), " is quantized already: ", evidence,
-                                               "; start from the floating point original, or dequantize it first"));
+  return absl::UnimplementedError(
+      absl::StrCat(source.path(), " is quantized already: ", evidence,
+                   "; start from the floating point original, or `aqt dequantize` it first, or quantize it again with "
+                   "--allow-requantize"));
 }
 
 }  // namespace aqt::serving

@@ -132,6 +132,24 @@ QuantizationConfig DescribeOutput(const Plan& plan, const Recipe& recipe, const 
   return config;
 }
 
+// Files for the tensors as their shards are in the input. Files that would be empty, because they held only parts of
+// quantized weights, are left out, and the others numbered anew.
+void KeepShards(const io::TensorSource& source, const PlanOptions& options, Plan& plan) {
+  std::vector<int> number(source.shards().size(), -1);
+  for (const TensorPlan& tensor : plan.tensors) number[tensor.input->shard] = 0;
+  const auto used = static_cast<int>(std::count(number.begin(), number.end(), 0));
+  const bool all = used == static_cast<int>(number.size());
+  plan.has_index = true;
+  int next = 0;
+  for (size_t shard = 0; shard < number.size(); ++shard) {
+    if (number[shard] < 0) continue;
+    number[shard] = next++;
+    plan.shard_names.push_back(all ? source.shards()[shard].name
+                                   : absl::StrFormat("%s-%05d-of-%05d.safetensors", options.stem, next, used));
+  }
+  for (TensorPlan& tensor : plan.tensors) tensor.output_shard = number[tensor.input->shard];
+}
+
 absl::Status AssignShards(const io::TensorSource& source, const PlanOptions& options, Plan& plan) {
   if (options.single_file || (options.max_shard_bytes == 0 && !options.keep_shards)) {
     plan.shard_names = {absl::StrCat(options.stem, io::kSafetensorsSuffix)};
@@ -141,9 +159,7 @@ absl::Status AssignShards(const io::TensorSource& source, const PlanOptions& opt
                                                    " bytes; give a folder as the output to allow several files"));
   }
   if (options.max_shard_bytes == 0) {
-    plan.shard_names = source.shard_names();
-    plan.has_index = true;
-    for (TensorPlan& tensor : plan.tensors) tensor.output_shard = tensor.input->shard;
+    KeepShards(source, options, plan);
     return absl::OkStatus();
   }
   int shard = 0;
@@ -314,6 +330,22 @@ absl::StatusOr<Plan> MakePlan(const io::TensorSource& source, const ModelConfig&
   AQT_RETURN_IF_ERROR(CheckNames(plan));
   AQT_RETURN_IF_ERROR(AssignShards(source, options, plan));
   plan.quantization_config = DescribeOutput(plan, recipe, roles, tied);
+  return plan;
+}
+
+absl::StatusOr<Plan> MakeCopyPlan(const io::TensorSource& source, const PlanOptions& options) {
+  Plan plan;
+  for (const io::TensorInfo& input : source.tensors()) {
+    TensorPlan tensor;
+    tensor.input = &input;
+    tensor.outputs = {input};
+    tensor.old_bytes = tensor.new_bytes = input.num_bytes();
+    plan.old_bytes += tensor.old_bytes;
+    plan.new_bytes += tensor.new_bytes;
+    plan.tensors.push_back(std::move(tensor));
+  }
+  plan.warnings = source.warnings();
+  AQT_RETURN_IF_ERROR(AssignShards(source, options, plan));
   return plan;
 }
 

@@ -36,8 +36,9 @@ struct PlanOptions {
 struct Plan {
   std::vector<TensorPlan> tensors;  // in the order of the checkpoint
   std::vector<std::string> shard_names;
-  bool has_index = false;  // of the output
-  QuantizationConfig quantization_config;
+  bool has_index = false;                  // of the output
+  QuantizationConfig quantization_config;  // without groups if nothing is quantized: then none is written
+  std::string torch_dtype;  // for config.json, where nothing is quantized: "float32"; empty: that of the input
   std::vector<std::string> warnings;  // about the whole plan, not single tensors; AllWarnings has both
   int num_quantized = 0;
   int64_t old_bytes = 0;
@@ -56,6 +57,9 @@ struct CopiedFile {
 // plan refers to `source`, which must outlive it.
 absl::StatusOr<Plan> MakePlan(const io::TensorSource& source, const ModelConfig& model, const Recipe& recipe,
                               const PlanOptions& options = {});
+
+// The plan that copies every tensor of the source.
+absl::StatusOr<Plan> MakeCopyPlan(const io::TensorSource& source, const PlanOptions& options);
 
 // The warnings about tensors, then those about the whole plan. Tensors whose names differ only in numbers share a line.
 std::vector<std::string> AllWarnings(const Plan& plan);
