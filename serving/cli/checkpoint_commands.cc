@@ -32,8 +32,8 @@
 #include "serving/convert/carried_files.h"
 #include "serving/convert/convert.h"
 #include "serving/convert/convert_job.h"
-#include "serving/convert/float_input.h"
 #include "serving/convert/inspect.h"
+#include "serving/convert/model_input.h"
 #include "serving/convert/verify.h"
 #include "serving/plan/convert_config.h"
 #include "serving/plan/plan.h"
@@ -150,16 +150,15 @@ absl::StatusOr<io::Checkpoint> OpenCheckpoint(const std::string& path, const io:
 }
 
 // Says how the weights of an input are quantized that is not of compressed-tensors.
-void DescribeQuantizedInput(const io::FileSystem& fs, const io::Checkpoint& checkpoint, const ModelConfig& model,
-                            InspectReport& report) {
+void DescribeQuantizedInput(const io::FileSystem& fs, const io::Checkpoint& checkpoint, InspectReport& report) {
   if (!report.quantization.empty() && !absl::StartsWith(report.quantization, kNotUnderstood)) return;
-  const auto dequantized = OpenQuantized(fs, checkpoint, model, DType::kF32);
-  if (!dequantized.ok()) {
-    report.quantization = absl::StrCat(kNotUnderstood, dequantized.status().message());
-  } else if (*dequantized != nullptr) {
-    report.quantization =
-        absl::StrCat((*dequantized)->Description(), "; ", (*dequantized)->num_dequantized(), " weights");
-    report.warnings.insert(report.warnings.end(), (*dequantized)->notes().begin(), (*dequantized)->notes().end());
+  const absl::StatusOr<ModelInput> input = ModelInput::Open(fs, checkpoint, {.dequantize = true});
+  if (!input.ok()) {
+    report.quantization = absl::StrCat(kNotUnderstood, input.status().message());
+  } else if (const stored::DequantizedSource* dequantized = input->dequantized(); dequantized != nullptr) {
+    report.quantization = absl::StrCat(dequantized->Description(), "; ", dequantized->num_dequantized(), " weights");
+    const std::vector<std::string> notes = input->Notes();
+    report.warnings.insert(report.warnings.end(), notes.begin(), notes.end());
   }
 }
 
@@ -171,7 +170,7 @@ absl::StatusOr<ExitCode> RunInspect(const Flags& flags, const io::FileSystem& fs
   AQT_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(fs, checkpoint));
   AQT_ASSIGN_OR_RETURN(InspectReport report, Inspect(checkpoint, model, options));
   report.other_files = checkpoint.other_files();
-  DescribeQuantizedInput(fs, checkpoint, model, report);
+  DescribeQuantizedInput(fs, checkpoint, report);
   if (flags.json) {
     console.out << InspectToJson(report);
   } else {
@@ -191,27 +190,17 @@ absl::StatusOr<ExitCode> RunPlan(const Flags& flags, const io::FileSystem& fs, c
   AQT_ASSIGN_OR_RETURN(const io::Checkpoint checkpoint, OpenCheckpoint(flags.input, fs, console));
   AQT_ASSIGN_OR_RETURN(const std::vector<std::string> warnings, CheckWhole(fs, checkpoint));
   AQT_ASSIGN_OR_RETURN(CarriedFiles files, FilesToCarry(checkpoint, flags.exclude));
-  AQT_ASSIGN_OR_RETURN(ModelConfig model, ReadModelConfig(fs, checkpoint));
-  std::unique_ptr<stored::DequantizedSource> dequantized;
-  if (flags.allow_requantize) {
-    AQT_ASSIGN_OR_RETURN(dequantized, OpenQuantized(fs, checkpoint, model, DType::kF32));
-  }
-  if (dequantized != nullptr) {
-    model = WithoutQuantization(std::move(model));
-    LeaveOutQuantizationFiles(files);
-  }
-  const io::TensorSource& source =
-      dequantized != nullptr ? static_cast<const io::TensorSource&>(*dequantized) : checkpoint;
+  AQT_ASSIGN_OR_RETURN(const ModelInput input,
+                       ModelInput::Open(fs, checkpoint, {.dequantize = flags.allow_requantize}));
+  input.LeaveOutFiles(files);
   PlanOptions options;
   AQT_ASSIGN_OR_RETURN(options.max_shard_bytes, MaxShardBytes(flags));
   options.keep_shards = checkpoint.is_sharded();
   if (checkpoint.is_folder()) options.stem = checkpoint.stem();
-  AQT_ASSIGN_OR_RETURN(Plan plan, MakePlan(source, model, recipe, options));
+  AQT_ASSIGN_OR_RETURN(Plan plan, MakePlan(input.tensors(), input.model(), recipe, options));
   plan.warnings.insert(plan.warnings.begin(), warnings.begin(), warnings.end());
-  if (dequantized != nullptr) {
-    plan.warnings.insert(plan.warnings.end(), dequantized->notes().begin(), dequantized->notes().end());
-    plan.warnings.push_back(RequantizeWarning(*dequantized));
-  }
+  const std::vector<std::string> input_warnings = input.RequantizeWarnings();
+  plan.warnings.insert(plan.warnings.end(), input_warnings.begin(), input_warnings.end());
   if (checkpoint.is_folder() && files.config_file.empty()) plan.warnings.push_back(kNoConfigWarning);
   AQT_ASSIGN_OR_RETURN(const std::vector<CopiedFile> copied, CopiedFiles(fs, files));
   if (flags.json) {
@@ -229,17 +218,9 @@ absl::StatusOr<ExitCode> RunExplain(const Flags& flags, const io::FileSystem& fs
   AQT_ASSIGN_OR_RETURN(const Recipe recipe, LoadRecipe(fs, ToRecipeSource(flags)));
   AQT_ASSIGN_OR_RETURN(const io::Checkpoint checkpoint, OpenCheckpoint(flags.input, fs, console));
   AQT_RETURN_IF_ERROR(CheckWhole(fs, checkpoint).status());
-  AQT_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(fs, checkpoint));
-  if (flags.allow_requantize) {
-    AQT_ASSIGN_OR_RETURN(const auto dequantized, OpenQuantized(fs, checkpoint, model, DType::kF32));
-    if (dequantized != nullptr) {
-      AQT_ASSIGN_OR_RETURN(const std::string text,
-                           Explain(*dequantized, WithoutQuantization(model), recipe, flags.tensor));
-      console.out << text;
-      return ExitCode::kOk;
-    }
-  }
-  AQT_ASSIGN_OR_RETURN(const std::string text, Explain(checkpoint, model, recipe, flags.tensor));
+  AQT_ASSIGN_OR_RETURN(const ModelInput input,
+                       ModelInput::Open(fs, checkpoint, {.dequantize = flags.allow_requantize}));
+  AQT_ASSIGN_OR_RETURN(const std::string text, Explain(input.tensors(), input.model(), recipe, flags.tensor));
   console.out << text;
   return ExitCode::kOk;
 }
@@ -337,13 +318,10 @@ absl::StatusOr<ExitCode> RunVerify(const Flags& flags, const io::FileSystem& fs,
   AQT_RETURN_IF_ERROR(SetThreshold("--min-row-snr", flags.min_row_snr, options.min_row_snr_db));
   AQT_RETURN_IF_ERROR(SetThreshold("--min-group-snr", flags.min_group_snr, options.min_group_snr_db));
   AQT_ASSIGN_OR_RETURN(CarriedFiles files, FilesToCarry(input, flags.exclude));
-  AQT_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(fs, input));
   // An original that is quantized itself is read as `convert --allow-requantize` reads it.
-  AQT_ASSIGN_OR_RETURN(const auto dequantized, OpenQuantized(fs, input, model, DType::kF32));
-  if (dequantized != nullptr) LeaveOutQuantizationFiles(files);
-  const io::TensorSource& original =
-      dequantized != nullptr ? static_cast<const io::TensorSource&>(*dequantized) : input;
-  AQT_ASSIGN_OR_RETURN(const VerifyReport report, Verify(fs, original, files, output, options));
+  AQT_ASSIGN_OR_RETURN(const ModelInput original, ModelInput::Open(fs, input, {.dequantize = true}));
+  original.LeaveOutFiles(files);
+  AQT_ASSIGN_OR_RETURN(const VerifyReport report, Verify(fs, original.tensors(), files, output, options));
   if (flags.json) {
     console.out << VerifyToJson(report);
   } else {

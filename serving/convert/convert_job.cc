@@ -13,7 +13,7 @@
 #include "aqt/stored/dequantized_source.h"
 #include "serving/convert/carried_files.h"
 #include "serving/convert/convert.h"
-#include "serving/convert/float_input.h"
+#include "serving/convert/model_input.h"
 #include "serving/convert/output.h"
 #include "serving/formats/quantization_config.h"
 #include "serving/plan/calibration.h"
@@ -108,17 +108,26 @@ std::string TorchName(DType dtype) {
   return dtype == DType::kF32 ? "float32" : dtype == DType::kBF16 ? "bfloat16" : "float16";
 }
 
-// The tensors of the input in floating point; null if they are read as they are stored.
-absl::StatusOr<std::unique_ptr<stored::DequantizedSource>> OpenDequantized(const io::FileSystem& fs,
-                                                                           const io::Checkpoint& input,
-                                                                           const ConvertJob& job,
-                                                                           const ModelConfig& model) {
-  if (!job.dequantize_to.has_value() && !job.allow_requantize) return std::unique_ptr<stored::DequantizedSource>();
-  AQT_ASSIGN_OR_RETURN(std::unique_ptr<stored::DequantizedSource> dequantized,
-                       OpenQuantized(fs, input, model, job.dequantize_to.value_or(DType::kF32)));
-  if (dequantized != nullptr || !job.dequantize_to.has_value()) return dequantized;
-  return absl::InvalidArgumentError(
-      absl::StrCat(io::PrintableLine(input.path()), " is not quantized: there is nothing to dequantize"));
+InputOptions MakeInputOptions(const ConvertJob& job) {
+  InputOptions options;
+  options.dequantize = job.allow_requantize || job.dequantize_to.has_value();
+  options.dtype = job.dequantize_to.value_or(DType::kF32);
+  return options;
+}
+
+// Reports how the input is read. InvalidArgument if there is nothing to dequantize.
+absl::Status AddInput(const ModelInput& input, const ConvertJob& job, CarriedFiles& files, ConvertReport& report) {
+  input.LeaveOutFiles(files);
+  if (const stored::DequantizedSource* dequantized = input.dequantized(); dequantized != nullptr) {
+    report.input_format = dequantized->Description();
+    report.num_dequantized = static_cast<int>(dequantized->num_dequantized());
+  } else if (job.dequantize_to.has_value()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(io::PrintableLine(job.input), " is not quantized: there is nothing to dequantize"));
+  }
+  const std::vector<std::string> warnings = job.dequantize_to.has_value() ? input.Notes() : input.RequantizeWarnings();
+  report.warnings.insert(report.warnings.end(), warnings.begin(), warnings.end());
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Plan> PlanFor(const io::TensorSource& source, const ModelConfig& model, const ConvertJob& job,
@@ -142,18 +151,10 @@ absl::StatusOr<ConvertReport> Run(const io::FileSystem& fs, const ConvertJob& jo
   ConvertReport report;
   AQT_ASSIGN_OR_RETURN(report.warnings, CheckWhole(fs, input));
   AQT_ASSIGN_OR_RETURN(CarriedFiles files, FindFiles(fs, input, job, place));
-  AQT_ASSIGN_OR_RETURN(ModelConfig model, ReadModelConfig(fs, input));
-  AQT_ASSIGN_OR_RETURN(const std::unique_ptr<stored::DequantizedSource> dequantized,
-                       OpenDequantized(fs, input, job, model));
-  if (dequantized != nullptr) {
-    model = WithoutQuantization(std::move(model));
-    LeaveOutQuantizationFiles(files);
-    report.input_format = dequantized->Description();
-    report.num_dequantized = static_cast<int>(dequantized->num_dequantized());
-    report.warnings.insert(report.warnings.end(), dequantized->notes().begin(), dequantized->notes().end());
-    if (!job.dequantize_to.has_value()) report.warnings.push_back(RequantizeWarning(*dequantized));
-  }
-  const io::TensorSource& source = dequantized != nullptr ? static_cast<const io::TensorSource&>(*dequantized) : input;
+  AQT_ASSIGN_OR_RETURN(const ModelInput model_input, ModelInput::Open(fs, input, MakeInputOptions(job)));
+  AQT_RETURN_IF_ERROR(AddInput(model_input, job, files, report));
+  const io::TensorSource& source = model_input.tensors();
+  const ModelConfig& model = model_input.model();
   PlanOptions plan_options = MakePlanOptions(input, job, place, files);
   AQT_ASSIGN_OR_RETURN(Plan plan, PlanFor(source, model, job, recipe, plan_options));
 

@@ -1,0 +1,61 @@
+#ifndef AQT_SERVING_CONVERT_MODEL_INPUT_H_
+#define AQT_SERVING_CONVERT_MODEL_INPUT_H_
+
+// The input of all commands: a checkpoint, and how its tensors are read.
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "aqt/core/dtype.h"
+#include "aqt/io/file.h"
+#include "aqt/io/tensors/checkpoint.h"
+#include "aqt/io/tensors/tensor_source.h"
+#include "aqt/stored/dequantized_source.h"
+#include "serving/convert/carried_files.h"
+#include "serving/formats/quantization_config.h"
+
+namespace aqt::serving {
+
+struct InputOptions {
+  bool dequantize = false;    // read weights that are quantized already in floating point
+  DType dtype = DType::kF32;  // of these weights
+};
+
+// A checkpoint's tensors and configuration after the steps that InputOptions asks for. A step is a TensorSource over
+// the one before it.
+class ModelInput {
+ public:
+  // `checkpoint` must outlive the result. With `dequantize`, the errors of stored::DequantizedSource::Open, and
+  // Unimplemented if the method is not known; a checkpoint that is not quantized is read as it is.
+  static absl::StatusOr<ModelInput> Open(const io::FileSystem& fs, const io::Checkpoint& checkpoint,
+                                         const InputOptions& options);
+
+  const io::TensorSource& tensors() const;
+  // Without what describes a quantization that was undone.
+  const ModelConfig& model() const { return model_; }
+  // The weights that were quantized; null if nothing was dequantized.
+  const stored::DequantizedSource* dequantized() const { return dequantized_.get(); }
+
+  // Removes the files that describe a quantization that was undone from those that are copied.
+  void LeaveOutFiles(CarriedFiles& files) const;
+  // For the user: how doubtful points were decided.
+  std::vector<std::string> Notes() const;
+  // Notes(), and what is lost when weights that were quantized are quantized again.
+  std::vector<std::string> RequantizeWarnings() const;
+
+ private:
+  ModelInput(const io::Checkpoint& checkpoint, ModelConfig model)
+      : checkpoint_(&checkpoint), model_(std::move(model)) {}
+  absl::Status Dequantize(const io::FileSystem& fs, DType dtype);
+
+  const io::Checkpoint* checkpoint_;
+  ModelConfig model_;
+  std::unique_ptr<stored::DequantizedSource> dequantized_;
+};
+
+}  // namespace aqt::serving
+
+#endif  // AQT_SERVING_CONVERT_MODEL_INPUT_H_
