@@ -5,6 +5,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
+#include "absl/types/span.h"
 #include "aqt/core/array_ops.h"
 #include "aqt/core/machine/target.h"
 #include "aqt/core/shape.h"
@@ -17,11 +19,47 @@
 namespace aqt::kernels {
 namespace {
 
-// The axes of an array, grouped by role.
+// Calls f with the two offsets of each index, like ForEachIndex, but is compiled once and not once per kind, type and
+// target.
+using OffsetFn = absl::FunctionRef<void(int64_t, int64_t)>;
+void ForEachOffset(const Shape& shape, const Strides& a_strides, const Strides& b_strides, OffsetFn f) {
+  ForEachIndex(shape, a_strides, b_strides, f);
+}
+
+// The axes of an array, grouped by role. The reduced elements of an output are runs along the last reduced axis.
 struct Roles {
-  Shape kept, reduced;
+  // Calls f(offset in x, number of the first element) for each run, in order.
+  void ForEachRun(OffsetFn f) const {
+    if (reduced.rank() == 0) return f(0, 0);
+    int64_t number = 0;
+    ForEachOffset(reduced, reduced_strides, reduced_strides, [&](int64_t offset, int64_t) {
+      f(offset, number);
+      number += run;
+    });
+  }
+
+  Shape kept, reduced;  // reduced: without the last axis
   Strides kept_strides, reduced_strides;
+  int64_t run = 1, run_stride = 0;
+  bool dense = false;  // whether the reduced elements are adjacent
 };
+
+Roles RolesOf(const ArrayRef& x, absl::Span<const int64_t> axes) {
+  Roles roles;
+  for (int64_t axis = 0; axis < x.shape.rank(); ++axis) {
+    const bool is_reduced = std::find(axes.begin(), axes.end(), axis) != axes.end();
+    (is_reduced ? roles.reduced : roles.kept).push_back(x.shape[axis]);
+    (is_reduced ? roles.reduced_strides : roles.kept_strides).push_back(x.strides[axis]);
+  }
+  roles.dense = roles.reduced_strides == DenseStrides(roles.reduced);
+  if (const int64_t rank = roles.reduced.rank(); rank > 0) {
+    roles.run = roles.reduced[rank - 1];
+    roles.run_stride = roles.reduced_strides.back();
+    roles.reduced = Shape(roles.reduced.extents().first(rank - 1));
+    roles.reduced_strides.pop_back();
+  }
+  return roles;
+}
 
 }  // namespace
 }  // namespace aqt::kernels
@@ -38,67 +76,81 @@ namespace HWY_NAMESPACE {
 
 constexpr int kLanes = 16;
 
+// One level of the tree; a constant width lets the compiler use vectors of that width.
+template <int kWidth, class C, class F>
+void Halve(C* lanes, F combine) {
+  for (int j = 0; j < kWidth; ++j) lanes[j] = combine(lanes[j], lanes[j + kWidth]);
+}
+
 // Computes the 16 partial results of one output and combines them as a tree.
 template <class C, class F>
-C ReduceLanes(const C* x, int64_t n, C initial, F combine) {
+C ReduceLanes(const C* x, int64_t n) {
+  constexpr F combine;
   C lanes[kLanes];
-  std::fill_n(lanes, kLanes, initial);
+  std::fill_n(lanes, kLanes, F::kInitial);
   int64_t k = 0;
   for (; k + kLanes <= n; k += kLanes) {
     for (int j = 0; j < kLanes; ++j) lanes[j] = combine(lanes[j], x[k + j]);
   }
   for (int j = 0; k + j < n; ++j) lanes[j] = combine(lanes[j], x[k + j]);
-  for (int width = kLanes / 2; width > 0; width /= 2) {
-    for (int j = 0; j < width; ++j) lanes[j] = combine(lanes[j], lanes[j + width]);
-  }
+  Halve<8>(lanes, combine);
+  Halve<4>(lanes, combine);
+  Halve<2>(lanes, combine);
+  Halve<1>(lanes, combine);
   return lanes[0];
 }
 
 // One output after another.
-template <class T, class C, class F>
-void ReduceRows(const T* x, const Roles& roles, C initial, F combine, T* out) {
-  const int64_t n = roles.reduced.num_elements();
-  const bool contiguous = std::is_same_v<T, C> && roles.reduced_strides == DenseStrides(roles.reduced);
+template <class T, class C>
+void ReduceRows(const T* x, const Roles& roles, C (*reduce)(const C*, int64_t), T* out) {
+  const int64_t n = roles.reduced.num_elements() * roles.run;
+  const bool contiguous = std::is_same_v<T, C> && roles.dense;
   std::vector<C> gathered(contiguous ? 0 : n);
-  ForEachIndex(roles.kept, roles.kept_strides, DenseStrides(roles.kept), [&](int64_t from, int64_t index) {
+  ForEachOffset(roles.kept, roles.kept_strides, DenseStrides(roles.kept), [&](int64_t from, int64_t index) {
     const C* row = gathered.data();
     if constexpr (std::is_same_v<T, C>) {
       if (contiguous) row = x + from;
     }
     if (!contiguous) {
-      int64_t k = 0;
-      ForEachIndex(roles.reduced, roles.reduced_strides, roles.reduced_strides,
-                   [&](int64_t offset, int64_t) { gathered[k++] = internal::Load(x[from + offset]); });
+      roles.ForEachRun([&](int64_t offset, int64_t number) {
+        const T* run = x + from + offset;
+        C* to = gathered.data() + number;
+        for (int64_t k = 0; k < roles.run; ++k) to[k] = internal::Load(run[k * roles.run_stride]);
+      });
     }
-    out[index] = internal::Store<T>(ReduceLanes(row, n, initial, combine));
+    out[index] = internal::Store<T>(reduce(row, n));
   });
 }
 
-// Adjacent outputs together: the last kept axis has stride 1. Each output has its own 16 partial results.
-template <class T, class C, class F>
-void ReduceColumns(const T* x, Roles roles, C initial, F combine, T* out) {
-  constexpr int64_t kBlock = 64;
-  const int64_t columns = roles.kept[roles.kept.rank() - 1];
-  const Strides out_strides = DenseStrides(roles.kept);
-  roles.kept[roles.kept.rank() - 1] = 1;
-  ForEachIndex(roles.kept, roles.kept_strides, out_strides, [&](int64_t from, int64_t index) {
-    for (int64_t begin = 0; begin < columns; begin += kBlock) {
-      const int64_t m = std::min(kBlock, columns - begin);
-      C lanes[kLanes][kBlock];
-      for (auto& lane : lanes) std::fill_n(lane, kBlock, initial);
-      int64_t k = 0;
-      ForEachIndex(roles.reduced, roles.reduced_strides, roles.reduced_strides, [&](int64_t offset, int64_t) {
-        const T* row = x + from + offset + begin;
-        C* lane = lanes[k++ % kLanes];
-        for (int64_t i = 0; i < m; ++i) lane[i] = combine(lane[i], internal::Load(row[i]));
-      });
-      for (int width = kLanes / 2; width > 0; width /= 2) {
-        for (int j = 0; j < width; ++j) {
-          for (int64_t i = 0; i < kBlock; ++i) lanes[j][i] = combine(lanes[j][i], lanes[j + width][i]);
-        }
-      }
-      for (int64_t i = 0; i < m; ++i) out[index + begin + i] = internal::Store<T>(lanes[0][i]);
+// At most 64 adjacent outputs together, each with its own 16 partial results.
+constexpr int64_t kBlock = 64;
+
+template <class T, class F>
+void ReduceBlock(const T* x, const Roles& roles, int64_t columns, F combine, T* out) {
+  internal::ComputeType<T> lanes[kLanes * kBlock];
+  std::fill_n(lanes, kLanes * kBlock, F::kInitial);
+  roles.ForEachRun([&](int64_t offset, int64_t number) {
+    const T* row = x + offset;
+    for (int64_t k = 0; k < roles.run; ++k, row += roles.run_stride) {
+      auto* lane = lanes + (number + k) % kLanes * kBlock;
+      for (int64_t i = 0; i < columns; ++i) lane[i] = combine(lane[i], internal::Load(row[i]));
     }
+  });
+  for (int64_t half = kLanes / 2 * kBlock; half >= kBlock; half /= 2) {
+    for (int64_t i = 0; i < half; ++i) lanes[i] = combine(lanes[i], lanes[half + i]);
+  }
+  for (int64_t i = 0; i < columns; ++i) out[i] = internal::Store<T>(lanes[i]);
+}
+
+// Adjacent outputs together: the last kept axis has stride 1.
+template <class T>
+void ReduceColumns(const T* x, Roles roles, absl::FunctionRef<void(const T*, int64_t, T*)> reduce_block, T* out) {
+  int64_t& columns = roles.kept[roles.kept.rank() - 1];
+  const int64_t n = columns;
+  const Strides out_strides = DenseStrides(roles.kept);
+  columns = 1;
+  ForEachOffset(roles.kept, roles.kept_strides, out_strides, [&](int64_t from, int64_t index) {
+    for (int64_t i = 0; i < n; i += kBlock) reduce_block(x + from + i, std::min(kBlock, n - i), out + index + i);
   });
 }
 
@@ -106,9 +158,16 @@ void ReduceAny(ReduceKind kind, const ArrayRef& x, const Roles& roles, void* out
   const int64_t last = roles.kept.rank() - 1;
   const bool columns = last >= 0 && roles.kept_strides[last] == 1 && roles.kept[last] >= 8;
   internal::VisitArithmetic(x.dtype, [&]<class T>() {
-    internal::VisitReduction<internal::ComputeType<T>>(kind, [&](auto initial, auto combine) {
-      if (columns) ReduceColumns(x.As<T>(), roles, initial, combine, static_cast<T*>(out));
-      else ReduceRows(x.As<T>(), roles, initial, combine, static_cast<T*>(out));
+    using C = internal::ComputeType<T>;
+    const T* from = x.As<T>();
+    T* to = static_cast<T*>(out);
+    internal::VisitReduction<C>(kind, [&]<class F>(F combine) {
+      if (columns) {
+        ReduceColumns<T>(
+            from, roles, [&](const T* x, int64_t n, T* out) { ReduceBlock(x, roles, n, combine, out); }, to);
+      } else {
+        ReduceRows(from, roles, &ReduceLanes<C, F>, to);
+      }
     });
   });
 }
@@ -154,13 +213,7 @@ HWY_AFTER_NAMESPACE();
 namespace aqt::kernels {
 
 void Reduce(ReduceKind kind, const ArrayRef& x, absl::Span<const int64_t> axes, void* out, Target target) {
-  Roles roles;
-  for (int64_t axis = 0; axis < x.shape.rank(); ++axis) {
-    const bool is_reduced = std::find(axes.begin(), axes.end(), axis) != axes.end();
-    (is_reduced ? roles.reduced : roles.kept).push_back(x.shape[axis]);
-    (is_reduced ? roles.reduced_strides : roles.kept_strides).push_back(x.strides[axis]);
-  }
-  AQT_HWY_DISPATCH(target, ReduceAny)(kind, x, roles, out);
+  AQT_HWY_DISPATCH(target, ReduceAny)(kind, x, RolesOf(x, axes), out);
 }
 
 void ArgReduce(ArgKind kind, DType dtype, const void* x, int64_t outer, int64_t n, int64_t inner, int32_t* out) {

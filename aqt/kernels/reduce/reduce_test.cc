@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <limits>
 #include <random>
+#include <utility>
 #include <vector>
 
+#include "aqt/core/array.h"
 #include "aqt/core/array_ops.h"
 #include "aqt/core/array_ref.h"
 #include "aqt/core/dtype.h"
@@ -171,6 +173,27 @@ TEST(ReduceTest, AllAxesKindsAndTargetsHaveTheDocumentedOrder) {
         std::vector<float> got(want.size());
         Reduce(kind, ArrayRef(x.data(), shape), axes, got.data(), target);
         ASSERT_EQ(got, want) << ToString(kind) << " over mask " << mask << " on " << target;
+      }
+    }
+  }
+}
+
+// Columns are reduced in blocks, rows one by one.
+TEST(ReduceTest, ColumnsEqualRowsInEachType) {
+  const int64_t rows = 37, columns = 70;
+  std::vector<float> x = Noise(rows * columns, 7);
+  for (float& v : x) v = std::copysign(1 + std::fmod(std::fabs(v), 0.25f), v);  // keeps products finite
+  for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32, DType::kF64, DType::kS32}) {
+    const Array upright = Cast(ArrayRef(x.data(), {rows, columns}), dtype);
+    const Array turned = Array::CopyOf(ArrayRef(dtype, Shape{columns, rows}, Strides{1, columns}, upright.data()));
+    for (int k = 0; k < kNumReduceKinds; ++k) {
+      const ReduceKind kind = static_cast<ReduceKind>(k);
+      for (const Target target : SupportedTargets()) {
+        ArrayBuilder by_columns(dtype, {columns}), by_rows(dtype, {columns});
+        Reduce(kind, upright, {0}, by_columns.data(), target);
+        Reduce(kind, turned, {1}, by_rows.data(), target);
+        EXPECT_TRUE(BitEqual(std::move(by_columns).Build(), std::move(by_rows).Build()))
+            << ToString(kind) << " of " << ToString(dtype) << " on " << target;
       }
     }
   }

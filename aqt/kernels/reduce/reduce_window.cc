@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/functional/function_ref.h"
 #include "aqt/core/shape.h"
 #include "aqt/kernels/reduce/reduction-inl.h"
 #include "aqt/kernels/simd/arithmetic-inl.h"
@@ -38,8 +39,7 @@ class Windows {
   int64_t inner() const { return inner_; }
 
   // Calls f(window number) for each window, in order.
-  template <class F>
-  void ForEachWindow(F f) {
+  void ForEachWindow(absl::FunctionRef<void(int64_t)> f) {
     int64_t count = 1;
     for (const WindowAxis& axis : axes_) count *= axis.windows;
     index_.assign(axes_.size(), 0);
@@ -52,20 +52,22 @@ class Windows {
     }
   }
 
-  // Calls f(offset in x) for each element of the current window, row-major.
-  template <class F>
-  void ForEachElement(F f) const {
-    ForEachElement(0, 0, f);
+  // The elements of a window, row-major, are runs along its last axis.
+  int64_t run_stride() const { return axes_.empty() ? 0 : strides_[axes_.size() - 1]; }
+  using RunFn = absl::FunctionRef<void(int64_t, int64_t)>;
+  // Calls f(offset in x, number of elements) for each run of the current window, in order.
+  void ForEachRun(RunFn f) const {
+    if (axes_.empty()) f(0, 1);
+    else ForEachRun(0, 0, f);
   }
 
  private:
-  template <class F>
-  void ForEachElement(size_t i, int64_t offset, F& f) const {
-    if (i == axes_.size()) return f(offset);
+  void ForEachRun(size_t i, int64_t offset, RunFn f) const {
     const WindowAxis& axis = axes_[i];
     const int64_t first = index_[i] * axis.stride - axis.low;
     const int64_t begin = std::max<int64_t>(first, 0), end = std::min(first + axis.window, axis.size);
-    for (int64_t k = begin; k < end; ++k) ForEachElement(i + 1, offset + k * strides_[i], f);
+    if (i + 1 == axes_.size()) return f(offset + begin * strides_[i], end - begin);
+    for (int64_t k = begin; k < end; ++k) ForEachRun(i + 1, offset + k * strides_[i], f);
   }
 
   absl::InlinedVector<WindowAxis, kInlineRank> axes_;
@@ -75,17 +77,19 @@ class Windows {
 };
 
 template <class T, class F>
-void ReduceWindowOf(Windows windows, const T* x, T* out, ComputeType<T> initial, F combine) {
+void ReduceWindowOf(Windows& windows, const T* x, T* out, F combine) {
   using C = ComputeType<T>;
-  const int64_t inner = windows.inner();
+  const int64_t inner = windows.inner(), stride = windows.run_stride();
   windows.ForEachWindow([&](int64_t number) {
     for (int64_t begin = 0; begin < inner; begin += kBlock) {
       const int64_t n = std::min(kBlock, inner - begin);
       C results[kBlock];
-      std::fill_n(results, n, initial);
-      windows.ForEachElement([&](int64_t offset) {
+      std::fill_n(results, n, F::kInitial);
+      windows.ForEachRun([&](int64_t offset, int64_t count) {
         const T* from = x + offset + begin;
-        for (int64_t i = 0; i < n; ++i) results[i] = combine(results[i], Load(from[i]));
+        for (; count > 0; --count, from += stride) {
+          for (int64_t i = 0; i < n; ++i) results[i] = combine(results[i], Load(from[i]));
+        }
       });
       T* to = out + number * inner + begin;
       for (int64_t i = 0; i < n; ++i) to[i] = Store<T>(results[i]);
@@ -94,18 +98,21 @@ void ReduceWindowOf(Windows windows, const T* x, T* out, ComputeType<T> initial,
 }
 
 template <class T, class F>
-void ArgReduceWindowOf(Windows windows, const T* x, int32_t* out, F wins) {
+void ArgReduceWindowOf(Windows& windows, const T* x, int32_t* out, F wins) {
   using C = ComputeType<T>;
-  const int64_t inner = windows.inner();
+  const int64_t inner = windows.inner(), stride = windows.run_stride();
   windows.ForEachWindow([&](int64_t number) {
     for (int64_t i = 0; i < inner; ++i) {
       int64_t best = -1;
       C value{};
-      windows.ForEachElement([&](int64_t offset) {
-        const C candidate = Load(x[offset + i]);
-        if (best >= 0 && !wins(candidate, value)) return;
-        best = offset + i;
-        value = candidate;
+      windows.ForEachRun([&](int64_t offset, int64_t count) {
+        int64_t at = offset + i;
+        for (; count > 0; --count, at += stride) {
+          const C candidate = Load(x[at]);
+          if (best >= 0 && !wins(candidate, value)) continue;
+          best = at;
+          value = candidate;
+        }
       });
       out[number * inner + i] = static_cast<int32_t>(std::max<int64_t>(best, 0));
     }
@@ -115,16 +122,15 @@ void ArgReduceWindowOf(Windows windows, const T* x, int32_t* out, F wins) {
 }  // namespace
 
 void ReduceWindow(ReduceKind kind, DType dtype, absl::Span<const WindowAxis> axes, const void* x, void* out) {
-  const Windows windows(axes);
+  Windows windows(axes);
   internal::VisitArithmetic(dtype, [&]<class T>() {
-    internal::VisitReduction<ComputeType<T>>(kind, [&](auto initial, auto combine) {
-      ReduceWindowOf(windows, static_cast<const T*>(x), static_cast<T*>(out), initial, combine);
-    });
+    internal::VisitReduction<ComputeType<T>>(
+        kind, [&](auto combine) { ReduceWindowOf(windows, static_cast<const T*>(x), static_cast<T*>(out), combine); });
   });
 }
 
 void ArgReduceWindow(ArgKind kind, DType dtype, absl::Span<const WindowAxis> axes, const void* x, int32_t* out) {
-  const Windows windows(axes);
+  Windows windows(axes);
   internal::VisitArithmetic(dtype, [&]<class T>() {
     using C = ComputeType<T>;
     const T* from = static_cast<const T*>(x);

@@ -8,14 +8,35 @@
 
 namespace aqt::kernels::internal {
 
-// Calls f(initial value, combine) for a compute type C.
+template <class C>
+struct Sum {
+  static constexpr C kInitial = C{0};
+  C operator()(C a, C b) const { return AddWrapping(a, b); }
+};
+template <class C>
+struct Max {
+  static constexpr C kInitial = Lowest<C>();
+  C operator()(C a, C b) const { return Maximum(a, b); }
+};
+template <class C>
+struct Min {
+  static constexpr C kInitial = Highest<C>();
+  C operator()(C a, C b) const { return Minimum(a, b); }
+};
+template <class C>
+struct Prod {
+  static constexpr C kInitial = C{1};
+  C operator()(C a, C b) const { return MultiplyWrapping(a, b); }
+};
+
+// Calls f with the struct of a kind, for a compute type C.
 template <class C, class F>
 void VisitReduction(ReduceKind kind, F f) {
   switch (kind) {
-    case ReduceKind::kSum: return f(C{0}, [](C a, C b) { return AddWrapping(a, b); });
-    case ReduceKind::kMax: return f(Lowest<C>(), [](C a, C b) { return Maximum(a, b); });
-    case ReduceKind::kMin: return f(Highest<C>(), [](C a, C b) { return Minimum(a, b); });
-    case ReduceKind::kProd: return f(C{1}, [](C a, C b) { return MultiplyWrapping(a, b); });
+    case ReduceKind::kSum: return f(Sum<C>());
+    case ReduceKind::kMax: return f(Max<C>());
+    case ReduceKind::kMin: return f(Min<C>());
+    case ReduceKind::kProd: return f(Prod<C>());
   }
 }
 

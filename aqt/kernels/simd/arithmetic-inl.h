@@ -108,12 +108,12 @@ bool IsBelow(C a, C b) {
 
 // The smallest and the largest value of a type, including infinities.
 template <class C>
-C Lowest() {
+constexpr C Lowest() {
   if constexpr (std::is_integral_v<C>) return std::numeric_limits<C>::min();
   else return -std::numeric_limits<C>::infinity();
 }
 template <class C>
-C Highest() {
+constexpr C Highest() {
   if constexpr (std::is_integral_v<C>) return std::numeric_limits<C>::max();
   else return std::numeric_limits<C>::infinity();
 }
