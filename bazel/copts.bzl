@@ -13,7 +13,8 @@ COPTS = [
 
 TEST_COPTS = COPTS
 
-# For code that runs once per file or command: its size counts, its speed does not.
+# For code without loops over data, which runs once per file, command, plan or traced operation: its size counts, its
+# speed does not.
 SMALL_COPTS = COPTS + ["-Os"]
 
 # For every library whose results are promised bit for bit (docs/bits.md): no
@@ -28,3 +29,5 @@ BITS_COPTS = COPTS + [
 SIMD_COPTS = BITS_COPTS + [
     "-Wno-uninitialized",
 ]
+
+SMALL_BITS_COPTS = BITS_COPTS + ["-Os"]
