@@ -1,7 +1,7 @@
 #ifndef AQT_IO_TENSORS_CHECKPOINT_H_
 #define AQT_IO_TENSORS_CHECKPOINT_H_
 
-// A model's tensors in one or more safetensors files, as found on disk:
+// A model's tensors in one or more files, as found on disk:
 //   a .safetensors file; or a folder with
 //     model.safetensors.index.json and the shards that it names, or else
 //     model.safetensors, or else
@@ -9,8 +9,15 @@
 //     shards; a full set, such as model-00001-of-00002.safetensors and its sibling; or a single *.safetensors.
 // A folder with both an index and a single file of the same name that the index does not name is refused as ambiguous.
 // So is one with several other checkpoints.
+//
+// With CheckpointOptions::open_other, files of other formats are read as well: any file, or a folder without a model in
+// safetensors. Such a folder has, in the same way, pytorch_model.bin.index.json and its shards, pytorch_model.bin, or
+// one other .bin; or a model of another format: .msgpack (flax_model.msgpack is preferred), .gguf, .npz, .pth, .pt,
+// .npy.
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -19,7 +26,6 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "aqt/io/file.h"
-#include "aqt/io/tensors/safetensors.h"
 #include "aqt/io/tensors/tensor_source.h"
 #include "aqt/io/tensors/weight_index.h"
 
@@ -28,13 +34,19 @@ namespace aqt::io {
 inline constexpr char kModelFile[] = "model.safetensors";             // a model in one file
 inline constexpr char kIndexFile[] = "model.safetensors.index.json";  // the index of a sharded model
 
+// Opens a file of a format other than safetensors, as a source with one shard. Takes `file` if it knows the format of
+// its content; otherwise leaves it and returns null.
+using OpenOther = std::function<absl::StatusOr<std::unique_ptr<TensorSource>>(std::unique_ptr<RandomAccessFile>& file)>;
+
 // Options of Checkpoint::Open.
 struct CheckpointOptions {
   // A file or folder inside the opened folder that is not part of it: the output of a conversion. It need not exist.
   std::string leave_out;
+  // Null: only safetensors is read.
+  OpenOther open_other = nullptr;
 };
 
-// The tensors and the other files of a checkpoint. path() is as given to Open; a shard is a safetensors file.
+// The tensors and the other files of a checkpoint. path() is as given to Open; a shard is a file.
 class Checkpoint final : public TensorSource {
  public:
   // NotFound if a file is missing, even if only the names of its siblings imply it; DataLoss if a file is damaged, or
@@ -49,10 +61,13 @@ class Checkpoint final : public TensorSource {
   bool has_index() const { return has_index_; }
   // Whether it is a set of files, with or without an index.
   bool is_sharded() const { return is_sharded_; }
-  // The common beginning of its file names: "model", "diffusion_pytorch_model", "model.fp16".
+  // The common beginning of its file names, as safetensors: "model", "diffusion_pytorch_model", "model.fp16". That of
+  // other formats' models is "model".
   const std::string& stem() const { return stem_; }
-  // The existing index, or the one that a set without an index should have.
+  // The existing index, or the one that a set without an index, or of another format, should have.
   const std::string& index_name() const { return index_name_; }
+  // The existing index; empty if there is none.
+  const std::string& index_file() const { return index_file_; }
   // The content of the index apart from its weight map.
   const IndexExtras& index_extras() const { return index_extras_; }
 
@@ -74,8 +89,9 @@ class Checkpoint final : public TensorSource {
   bool is_sharded_ = false;
   std::string stem_;
   std::string index_name_;
+  std::string index_file_;
   IndexExtras index_extras_;
-  std::vector<SafetensorsReader> readers_;  // of the shards
+  std::vector<std::unique_ptr<TensorSource>> readers_;  // of the shards
   std::vector<std::string> other_files_;
   std::vector<std::string> unused_weight_files_;
 };

@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/io/json.h"
-#include "aqt/io/tensors/safetensors.h"
 
 namespace aqt::io {
 namespace {
@@ -19,12 +18,10 @@ constexpr char kWeightMapKey[] = "weight_map";
 // Only values that are kept as text can nest deeper.
 constexpr int kMaxDepth = 64;
 
-absl::Status CheckShardName(absl::string_view name) {
-  if (!absl::EndsWith(name, kSafetensorsSuffix) ||
-      name.find_first_of(absl::string_view("/\\\0", 3)) != absl::string_view::npos) {
+absl::Status CheckShardName(absl::string_view name, absl::string_view suffix) {
+  if (!absl::EndsWith(name, suffix) || name.find_first_of(absl::string_view("/\\\0", 3)) != absl::string_view::npos) {
     return absl::DataLossError(absl::StrCat("weight_map names the file ", QuoteForMessage(name),
-                                            "; a name in the same folder that ends in ", kSafetensorsSuffix,
-                                            " is expected"));
+                                            "; a name in the same folder that ends in ", suffix, " is expected"));
   }
   return absl::OkStatus();
 }
@@ -32,6 +29,8 @@ absl::Status CheckShardName(absl::string_view name) {
 // Extracts `weight_map` from the events of an index's text, an object without duplicate keys; skips everything else.
 class IndexHandler final : public JsonHandler {
  public:
+  explicit IndexHandler(absl::string_view suffix) : suffix_(suffix) {}
+
   WeightMap weight_map;
 
   absl::Status StartObject() override {
@@ -59,7 +58,7 @@ class IndexHandler final : public JsonHandler {
   absl::Status Scalar(const JsonScalar& value) override {
     if (root_key_ != kWeightMapKey) return absl::OkStatus();
     if (!InMap() || value.kind != JsonScalar::kString) return NotAName();
-    AQT_RETURN_IF_ERROR(CheckShardName(*value.string));
+    AQT_RETURN_IF_ERROR(CheckShardName(*value.string, suffix_));
     weight_map.emplace_back(std::move(tensor_), std::move(*value.string));
     return absl::OkStatus();
   }
@@ -70,6 +69,7 @@ class IndexHandler final : public JsonHandler {
     return absl::DataLossError("weight_map is not an object of tensor names and file names");
   }
 
+  const absl::string_view suffix_;
   int depth_ = 0;  // number of open objects and arrays
   std::string root_key_;
   std::string tensor_;
@@ -97,9 +97,9 @@ absl::Status AppendMembers(const IndexExtras::Members& members, absl::string_vie
 
 }  // namespace
 
-absl::StatusOr<WeightMap> ParseIndex(absl::string_view json, IndexExtras* extras) {
+absl::StatusOr<WeightMap> ParseIndex(absl::string_view json, IndexExtras* extras, absl::string_view suffix) {
   AQT_ASSIGN_OR_RETURN(const JsonObjectText object, ScanJsonObject(json, kMaxDepth));
-  IndexHandler handler;
+  IndexHandler handler(suffix);
   AQT_RETURN_IF_ERROR(ParseJson(object.standard, kMaxDepth, handler));
   if (handler.weight_map.empty()) return absl::DataLossError("weight_map is missing or empty");
   if (extras != nullptr) {

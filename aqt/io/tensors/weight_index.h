@@ -24,10 +24,11 @@ struct IndexExtras {
 };
 
 // Reads the text of an index. DataLoss, naming the cause, unless `weight_map` maps distinct names to file names that
-// end in ".safetensors" and contain no '/', '\\' or NUL. `metadata` is optional, and its total_size is not checked: it
-// is often wrong in published files. If the text is not a JSON object, the error names line and column (ScanJsonObject
-// in json.h). `extras` may be null.
-absl::StatusOr<WeightMap> ParseIndex(absl::string_view json, IndexExtras* extras = nullptr);
+// end in `suffix` and contain no '/', '\\' or NUL. `metadata` is optional, and its total_size is not checked: it is
+// often wrong in published files. If the text is not a JSON object, the error names line and column (ScanJsonObject in
+// json.h). `extras` may be null.
+absl::StatusOr<WeightMap> ParseIndex(absl::string_view json, IndexExtras* extras = nullptr,
+                                     absl::string_view suffix = ".safetensors");
 
 // The text of an index: indented by two spaces, sorted by name. `total_size` is the number of bytes of all tensors.
 // InvalidArgument if a name is not UTF-8 or occurs twice.
