@@ -417,6 +417,15 @@ def _debian_cli11_impl(rctx):
 
 debian_cli11 = repository_rule(implementation = _debian_cli11_impl, local = True)
 
+# ----------------------------------------------------------------------- zlib
+
+# libprotobuf-dev depends on zlib1g-dev.
+def _debian_zlib_impl(rctx):
+    _need(rctx, "/usr/include/zlib.h", "zlib1g-dev")
+    _write(rctx, "zlib", {"BUILD.bazel": _lib("zlib", linkopts = ["-lz"])})
+
+debian_zlib = repository_rule(implementation = _debian_zlib_impl, local = True)
+
 # ------------------------------------------------------------------------ re2
 
 def _debian_re2_impl(rctx):

@@ -21,6 +21,7 @@ load(
     "debian_protobuf",
     "debian_re2",
     "debian_rules_cc",
+    "debian_zlib",
     "stub_coverage_tools",
 )
 
@@ -47,3 +48,4 @@ def aqt_dependencies():
     maybe(debian_openmpi, name = "openmpi")  # optional
     maybe(debian_cli11, name = "cli11")
     maybe(debian_re2, name = "com_googlesource_code_re2")
+    maybe(debian_zlib, name = "zlib")

@@ -97,6 +97,17 @@ cc_library(
 )
 """
 
+_ZLIB_BUILD = """
+cc_library(
+    name = "zlib",
+    srcs = glob(["*.c", "*.h"], exclude = ["zlib.h", "zconf.h"]),
+    hdrs = ["zlib.h", "zconf.h"],
+    copts = ["-w", "-DHAVE_UNISTD_H"],
+    includes = ["."],
+    visibility = ["//visibility:public"],
+)
+"""
+
 def aqt_http_dependencies():
     """Declares what //aqt, //serving and //tests need, from upstream releases."""
     for name, (address, sha256, prefix) in _RELEASES.items():
@@ -121,6 +132,14 @@ def aqt_http_dependencies():
         build_file_content = _JSON_BUILD,
         sha256 = "a22461d13119ac5c78f205d3df1db13403e58ce1bb1794edc9313677313f4a9d",
         url = _GITHUB + "nlohmann/json/releases/download/v3.11.3/include.zip",
+    )
+    maybe(
+        http_archive,
+        name = "zlib",
+        build_file_content = _ZLIB_BUILD,
+        sha256 = "9a93b2b7dfdac77ceba5a558a580e74667dd6fede4585b91eefb60f03b72df23",
+        strip_prefix = "zlib-1.3.1",
+        url = _GITHUB + "madler/zlib/releases/download/v1.3.1/zlib-1.3.1.tar.gz",
     )
     maybe(debian_onednn, name = "onednn")  # a peer of the benchmarks: the system's package, empty without it
     maybe(debian_openmpi, name = "openmpi")  # the system's package; targets that need it are skipped without it

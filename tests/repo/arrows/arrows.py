@@ -29,6 +29,7 @@ OUTSIDE = {
     "@com_google_protobuf": "configs serving/families serving/plan",
     "@com_googlesource_code_re2": "aqt/transforms aqt/nn aqt/stored serving/families serving/plan",
     "@nlohmann_json": "aqt/io aqt/stored serving/formats serving/plan serving/convert",
+    "@zlib": "aqt/io",
     "@cli11": "serving/cli examples",
     "@com_google_googletest": "aqt/testing",
     "@com_google_benchmark": "",
