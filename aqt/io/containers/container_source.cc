@@ -111,6 +111,7 @@ absl::StatusOr<std::unique_ptr<ContainerSource>> ContainerSource::Make(const Ran
     if (!entry->row_major) entry->owner = memory.blocks->NewOwner();
     TensorInfo info;
     static_cast<TensorSpec&>(info) = tensor.spec;
+    info.value_bits = tensor.low_bits;
     info.begin = begin;
     if (__builtin_add_overflow(begin, *bytes, &info.end)) return fail(absl::DataLossError("exceeds 2^63-1 bytes"));
     begin = info.end;

@@ -42,10 +42,10 @@ absl::StatusOr<std::unique_ptr<TensorSource>> OpenShard(std::unique_ptr<RandomAc
   return std::make_unique<SafetensorsReader>(std::move(reader));
 }
 
-// `name` without the ending of a weight file.
-absl::string_view StemOf(absl::string_view name) {
-  const FileNames* other = OtherNamesOf(name);
-  return absl::StripSuffix(name, other == nullptr ? kSafetensorsSuffix : other->suffix);
+// The stem of what a single file becomes: its own, or that of any model in another format.
+std::string StemOf(absl::string_view name) {
+  return std::string(OtherNamesOf(name) == nullptr ? absl::StripSuffix(name, kSafetensorsSuffix)
+                                                   : kSafetensorsNames.model);
 }
 
 // DataLoss unless the shards, sorted by name, hold exactly the tensors that the index names.
@@ -108,7 +108,7 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const FileSystem& fs, absl::string_v
     AQT_ASSIGN_OR_RETURN(std::unique_ptr<RandomAccessFile> file, fs.OpenForReading(path));
     AQT_ASSIGN_OR_RETURN(std::unique_ptr<TensorSource> reader, OpenShard(std::move(file), options.open_other));
     result.readers_.push_back(std::move(reader));
-    result.stem_ = std::string(StemOf(BaseName(path)));
+    result.stem_ = StemOf(BaseName(path));
     result.index_name_ = absl::StrCat(result.stem_, kIndexSuffix);
   }
   std::vector<Shard> shards;
