@@ -16,6 +16,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -28,6 +29,7 @@
 #include "aqt/io/file.h"
 #include "aqt/io/printable.h"
 #include "aqt/io/tensors/checkpoint.h"
+#include "aqt/io/tensors/tensor_spec.h"
 #include "serving/cli/flags.h"
 #include "serving/convert/carried_files.h"
 #include "serving/convert/convert.h"
@@ -78,6 +80,8 @@ constexpr char kExplainExamples[] = R"(Examples:
   aqt explain model/ model.layers.0.mlp.up_proj --preset w8a8_dynamic
   aqt explain model/ lm_head.weight --config my.textproto)";
 
+constexpr char kInputHelp[] = "a .safetensors file (.bin, .pth, .npz, .npy, .msgpack), or a folder";
+
 int DefaultJobs() { return std::clamp<int>(static_cast<int>(std::thread::hardware_concurrency()), 1, 8); }
 
 void AddRecipeFlags(CLI::App& app, Flags& flags) {
@@ -91,6 +95,13 @@ void AddRecipeFlags(CLI::App& app, Flags& flags) {
       ->check(CLI::IsMember({"compressed_tensors", "aqt"}))
       ->type_name("NAME");
   app.add_flag("--strict", flags.strict, "fail if a rule or an ignore entry has no effect");
+}
+
+void AddRawDType(CLI::App& app, Flags& flags) {
+  app.add_option("--dtype", flags.raw_dtype,
+                 "the type of elements that NumPy's files do not name (|V1, |V2): bf16, f8_e4m3, f8_e5m2")
+      ->check(CLI::IsMember({"bf16", "f8_e4m3", "f8_e5m2"}))
+      ->type_name("NAME");
 }
 
 void AddExclude(CLI::App& app, Flags& flags, const char* what) {
@@ -141,10 +152,14 @@ absl::Status NeedPath(absl::string_view name, const std::string& value) {
   return value.empty() ? absl::InvalidArgumentError(absl::StrCat(name, " is missing")) : absl::OkStatus();
 }
 
+std::optional<io::FileDType> RawDType(const Flags& flags) {
+  return io::FileDTypeFromString(absl::AsciiStrToUpper(flags.raw_dtype));
+}
+
 // Headers may be large, too: an interrupt while they are read ends the command afterwards.
 absl::StatusOr<io::Checkpoint> OpenCheckpoint(const std::string& path, const io::FileSystem& fs, const Console& console,
-                                              const io::CheckpointOptions& options = {}) {
-  absl::StatusOr<io::Checkpoint> checkpoint = io::Checkpoint::Open(fs, path, options);
+                                              const Flags& flags, const std::string& leave_out = "") {
+  absl::StatusOr<io::Checkpoint> checkpoint = io::Checkpoint::Open(fs, path, InputFiles(RawDType(flags), leave_out));
   AQT_RETURN_IF_ERROR(CheckCancelled(console.interrupted));
   return checkpoint;
 }
@@ -163,7 +178,7 @@ void DescribeQuantizedInput(const io::FileSystem& fs, const io::Checkpoint& chec
 }
 
 absl::StatusOr<ExitCode> RunInspect(const Flags& flags, const io::FileSystem& fs, const Console& console) {
-  AQT_ASSIGN_OR_RETURN(const io::Checkpoint checkpoint, OpenCheckpoint(flags.input, fs, console));
+  AQT_ASSIGN_OR_RETURN(const io::Checkpoint checkpoint, OpenCheckpoint(flags.input, fs, console, flags));
   InspectOptions options;
   options.stats = flags.stats;
   options.cancelled = console.interrupted;
@@ -187,7 +202,7 @@ absl::StatusOr<ExitCode> RunPlan(const Flags& flags, const io::FileSystem& fs, c
     return ExitCode::kOk;
   }
   AQT_RETURN_IF_ERROR(NeedPath("IN", flags.input));
-  AQT_ASSIGN_OR_RETURN(const io::Checkpoint checkpoint, OpenCheckpoint(flags.input, fs, console));
+  AQT_ASSIGN_OR_RETURN(const io::Checkpoint checkpoint, OpenCheckpoint(flags.input, fs, console, flags));
   AQT_ASSIGN_OR_RETURN(const std::vector<std::string> warnings, CheckWhole(fs, checkpoint));
   AQT_ASSIGN_OR_RETURN(CarriedFiles files, FilesToCarry(checkpoint, flags.exclude));
   AQT_ASSIGN_OR_RETURN(const ModelInput input,
@@ -216,7 +231,7 @@ absl::StatusOr<ExitCode> RunPlan(const Flags& flags, const io::FileSystem& fs, c
 
 absl::StatusOr<ExitCode> RunExplain(const Flags& flags, const io::FileSystem& fs, const Console& console) {
   AQT_ASSIGN_OR_RETURN(const Recipe recipe, LoadRecipe(fs, ToRecipeSource(flags)));
-  AQT_ASSIGN_OR_RETURN(const io::Checkpoint checkpoint, OpenCheckpoint(flags.input, fs, console));
+  AQT_ASSIGN_OR_RETURN(const io::Checkpoint checkpoint, OpenCheckpoint(flags.input, fs, console, flags));
   AQT_RETURN_IF_ERROR(CheckWhole(fs, checkpoint).status());
   AQT_ASSIGN_OR_RETURN(const ModelInput input,
                        ModelInput::Open(fs, checkpoint, {.dequantize = flags.allow_requantize}));
@@ -287,6 +302,7 @@ absl::StatusOr<ExitCode> RunConvert(const Flags& flags, const io::FileSystem& fs
   AQT_RETURN_IF_ERROR(NeedPath("IN", flags.input));
   AQT_RETURN_IF_ERROR(NeedPath("OUT", flags.output));
   ConvertJob job;
+  job.raw_dtype = RawDType(flags);
   job.recipe = ToRecipeSource(flags);
   job.calibration = flags.calibration;
   job.allow_requantize = flags.allow_requantize;
@@ -308,9 +324,8 @@ absl::Status SetThreshold(absl::string_view flag, const std::optional<double>& g
 
 // Prints the results; kQuality if there is a problem.
 absl::StatusOr<ExitCode> RunVerify(const Flags& flags, const io::FileSystem& fs, const Console& console) {
-  AQT_ASSIGN_OR_RETURN(const io::Checkpoint input,
-                       OpenCheckpoint(flags.input, fs, console, {.leave_out = flags.output}));
-  AQT_ASSIGN_OR_RETURN(const io::Checkpoint output, OpenCheckpoint(flags.output, fs, console));
+  AQT_ASSIGN_OR_RETURN(const io::Checkpoint input, OpenCheckpoint(flags.input, fs, console, flags, flags.output));
+  AQT_ASSIGN_OR_RETURN(const io::Checkpoint output, OpenCheckpoint(flags.output, fs, console, flags));
   VerifyOptions options;
   options.jobs = flags.jobs;
   options.cancelled = console.interrupted;
@@ -334,16 +349,17 @@ absl::StatusOr<ExitCode> RunVerify(const Flags& flags, const io::FileSystem& fs,
 
 CLI::App* AddInspect(CLI::App& app, Flags& flags) {
   CLI::App* inspect = app.add_subcommand("inspect", "show what is in a checkpoint")->footer(kInspectExamples);
-  inspect->add_option("IN", flags.input, "a .safetensors file or a folder")->required();
+  inspect->add_option("IN", flags.input, kInputHelp)->required();
   inspect->add_flag("--json", flags.json, "print JSON");
   inspect->add_flag("--stats", flags.stats, "also read the data: minimum, maximum, NaNs");
+  AddRawDType(*inspect, flags);
   return inspect;
 }
 
 CLI::App* AddPlan(CLI::App& app, Flags& flags) {
   CLI::App* plan =
       app.add_subcommand("plan", "show what convert would do; reads headers, writes nothing")->footer(kPlanExamples);
-  plan->add_option("IN", flags.input, "a .safetensors file or a folder");
+  plan->add_option("IN", flags.input, kInputHelp);
   AddRecipeFlags(*plan, flags);
   plan->add_flag("--allow-requantize", flags.allow_requantize, "as for convert");
   plan->add_flag("--json", flags.json, "print JSON");
@@ -351,6 +367,7 @@ CLI::App* AddPlan(CLI::App& app, Flags& flags) {
   AddExclude(*plan, flags, "as for convert: files not to copy");
   plan->add_flag("--print-effective-config", flags.print_config,
                  "print the configuration with its base filled in, and exit");
+  AddRawDType(*plan, flags);
   return plan;
 }
 
@@ -372,7 +389,7 @@ void AddOutputFlags(CLI::App& command, Flags& flags) {
 
 CLI::App* AddConvert(CLI::App& app, Flags& flags) {
   CLI::App* convert = app.add_subcommand("convert", "write a quantized checkpoint")->footer(kConvertExamples);
-  convert->add_option("IN", flags.input, "a .safetensors file or a folder");
+  convert->add_option("IN", flags.input, kInputHelp);
   convert->add_option("OUT", flags.output, "a .safetensors file or a folder; it appears only when it is complete");
   AddRecipeFlags(*convert, flags);
   convert->add_option("--calibration", flags.calibration, "ranges of the activations, for static schemes")
@@ -387,6 +404,7 @@ CLI::App* AddConvert(CLI::App& app, Flags& flags) {
   AddOutputFlags(*convert, flags);
   convert->add_flag("--print-effective-config", flags.print_config,
                     "print the configuration with its base filled in, and exit");
+  AddRawDType(*convert, flags);
   return convert;
 }
 
@@ -418,16 +436,18 @@ CLI::App* AddVerify(CLI::App& app, Flags& flags) {
   AddExclude(*verify, flags, "files of IN that OUT may lack");
   verify->add_flag("--json", flags.json, "print JSON");
   AddJobs(*verify, flags);
+  AddRawDType(*verify, flags);
   return verify;
 }
 
 CLI::App* AddExplain(CLI::App& app, Flags& flags) {
   CLI::App* explain =
       app.add_subcommand("explain", "show why a tensor is or is not quantized")->footer(kExplainExamples);
-  explain->add_option("IN", flags.input, "a .safetensors file or a folder")->required();
+  explain->add_option("IN", flags.input, kInputHelp)->required();
   explain->add_option("TENSOR", flags.tensor, "name of a tensor or of its module")->required();
   AddRecipeFlags(*explain, flags);
   explain->add_flag("--allow-requantize", flags.allow_requantize, "as for convert");
+  AddRawDType(*explain, flags);
   return explain;
 }
 

@@ -16,6 +16,7 @@ struct Flags {
   std::string calibration, max_shard_size;
   std::string progress = "auto";
   std::string dtype = "f32";
+  std::string raw_dtype;
   int jobs = 1;
   bool strict = false, force = false, allow_requantize = false, json = false, stats = false, print_config = false;
   std::optional<double> min_snr, min_row_snr, min_group_snr;

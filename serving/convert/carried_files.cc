@@ -61,7 +61,7 @@ void PairAdapters(CarriedFiles& files) {
 // InvalidArgument if the pattern matches a file that a conversion rewrites.
 absl::Status CheckExcludable(const FileGlob& glob, const io::Checkpoint& input) {
   std::vector<std::string> needed = input.shard_names();
-  if (input.has_index()) needed.push_back(input.index_name());
+  if (input.has_index()) needed.push_back(input.index_file());
   needed.push_back(kConfigFile);
   for (const std::string& name : needed) {
     if (!glob.Matches(name)) continue;

@@ -108,9 +108,14 @@ std::string TorchName(DType dtype) {
   return dtype == DType::kF32 ? "float32" : dtype == DType::kBF16 ? "bfloat16" : "float16";
 }
 
+bool HasRecipe(const ConvertJob& job) {
+  return !job.recipe.preset.empty() || !job.recipe.config_file.empty() || !job.recipe.scheme_from.empty();
+}
+
 InputOptions MakeInputOptions(const ConvertJob& job) {
   InputOptions options;
   options.dequantize = job.allow_requantize || job.dequantize_to.has_value();
+  options.keep_frozen = !HasRecipe(job);
   options.dtype = job.dequantize_to.value_or(DType::kF32);
   return options;
 }
@@ -130,21 +135,45 @@ absl::Status AddInput(const ModelInput& input, const ConvertJob& job, CarriedFil
   return absl::OkStatus();
 }
 
-absl::StatusOr<Plan> PlanFor(const io::TensorSource& source, const ModelConfig& model, const ConvertJob& job,
-                             const Recipe& recipe, const PlanOptions& options) {
-  if (!job.dequantize_to.has_value()) return MakePlan(source, model, recipe, options);
-  AQT_ASSIGN_OR_RETURN(Plan plan, MakeCopyPlan(source, options));
-  plan.torch_dtype = TorchName(*job.dequantize_to);
+absl::StatusOr<Plan> PlanFor(const ModelInput& input, const ConvertJob& job, const Recipe& recipe,
+                             const PlanOptions& options) {
+  const bool keep_frozen = input.frozen() != nullptr && input.dequantized() == nullptr;
+  if (!job.dequantize_to.has_value() && !keep_frozen) return MakePlan(input.tensors(), input.model(), recipe, options);
+  AQT_ASSIGN_OR_RETURN(Plan plan, MakeCopyPlan(input.tensors(), options));
+  if (keep_frozen) {
+    plan.quantization_config = input.frozen_config();
+    plan.num_quantized = static_cast<int>(input.frozen()->weights.size());
+  } else {
+    plan.torch_dtype = TorchName(*job.dequantize_to);
+  }
   return plan;
+}
+
+struct JobInput {
+  io::Checkpoint checkpoint;
+  Recipe recipe;
+};
+
+// Only a serving tree of AQT is converted without a recipe: its values were made by AQT's rules.
+absl::StatusOr<JobInput> OpenJob(const io::FileSystem& fs, const ConvertJob& job) {
+  absl::StatusOr<Recipe> recipe = Recipe();
+  if (!job.dequantize_to.has_value()) recipe = LoadRecipe(fs, job.recipe);
+  if (!recipe.ok() && HasRecipe(job)) return recipe.status();
+  absl::StatusOr<io::Checkpoint> input = io::Checkpoint::Open(fs, job.input, InputFiles(job.raw_dtype, job.output));
+  if (!recipe.ok()) {
+    if (!input.ok() || !io::IsFrozenTree(*input)) return recipe.status();
+    recipe = Recipe();
+    recipe->weight_rules = WeightRules::kAqt;
+  }
+  AQT_RETURN_IF_ERROR(input.status());
+  return JobInput{*std::move(input), *std::move(recipe)};
 }
 
 absl::StatusOr<ConvertReport> Run(const io::FileSystem& fs, const ConvertJob& job,
                                   std::unique_ptr<io::FileLock>& lock) {
-  Recipe recipe;
-  if (!job.dequantize_to.has_value()) {
-    AQT_ASSIGN_OR_RETURN(recipe, LoadRecipe(fs, job.recipe));
-  }
-  AQT_ASSIGN_OR_RETURN(const io::Checkpoint input, io::Checkpoint::Open(fs, job.input, {.leave_out = job.output}));
+  AQT_ASSIGN_OR_RETURN(const JobInput opened, OpenJob(fs, job));
+  const io::Checkpoint& input = opened.checkpoint;
+  const Recipe& recipe = opened.recipe;
   const absl::StatusOr<OutputPlace> claimed = ClaimOutput(fs, input, job, lock);
   if (!claimed.ok()) return OutputError(claimed.status());
   const OutputPlace& place = *claimed;
@@ -154,9 +183,8 @@ absl::StatusOr<ConvertReport> Run(const io::FileSystem& fs, const ConvertJob& jo
   AQT_ASSIGN_OR_RETURN(const ModelInput model_input, ModelInput::Open(fs, input, MakeInputOptions(job)));
   AQT_RETURN_IF_ERROR(AddInput(model_input, job, files, report));
   const io::TensorSource& source = model_input.tensors();
-  const ModelConfig& model = model_input.model();
   PlanOptions plan_options = MakePlanOptions(input, job, place, files);
-  AQT_ASSIGN_OR_RETURN(Plan plan, PlanFor(source, model, job, recipe, plan_options));
+  AQT_ASSIGN_OR_RETURN(Plan plan, PlanFor(model_input, job, recipe, plan_options));
 
   int64_t bytes = plan.new_bytes;
   AQT_ASSIGN_OR_RETURN(const std::vector<CopiedFile> copied, CopiedFiles(fs, files));
@@ -175,7 +203,7 @@ absl::StatusOr<ConvertReport> Run(const io::FileSystem& fs, const ConvertJob& jo
   if (recipe.keep_non_finite) {
     AQT_ASSIGN_OR_RETURN(plan_options.keep_float, FindNonFinite(source, plan, options));
     if (!plan_options.keep_float.empty()) {
-      AQT_ASSIGN_OR_RETURN(plan, PlanFor(source, model, job, recipe, plan_options));
+      AQT_ASSIGN_OR_RETURN(plan, PlanFor(model_input, job, recipe, plan_options));
     }
   }
   const std::vector<std::string> warnings = AllWarnings(plan);

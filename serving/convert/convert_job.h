@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "aqt/core/dtype.h"
 #include "aqt/io/file.h"
+#include "aqt/io/tensors/tensor_spec.h"
 #include "serving/plan/recipe.h"
 #include "serving/tools/progress.h"
 
@@ -22,6 +23,7 @@ namespace aqt::serving {
 struct ConvertJob {
   std::string input;
   std::string output;
+  std::optional<io::FileDType> raw_dtype;  // of the input's elements: ContainerOptions in open_container.h
   RecipeSource recipe;
   std::string calibration;           // empty: none
   std::vector<std::string> exclude;  // patterns of files not to copy: file_glob.h

@@ -1,20 +1,99 @@
 #include "serving/convert/model_input.h"
 
+#include <set>
+
+#include "absl/algorithm/container.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/io/containers/open_container.h"
+#include "aqt/io/printable.h"
+#include "aqt/io/tensors/checkpoint_files.h"
 #include "aqt/stored/stored_config.h"
+#include "serving/formats/plain_quantized.h"
 #include "serving/formats/quantized_already.h"
+#include "serving/formats/scheme.h"
 #include "serving/plan/plan.h"
 
 namespace aqt::serving {
+
+io::CheckpointOptions InputFiles(std::optional<io::FileDType> raw_dtype, std::string leave_out) {
+  io::CheckpointOptions options;
+  options.leave_out = std::move(leave_out);
+  options.open_other = io::OpenContainers({.raw_dtype = raw_dtype});
+  return options;
+}
+
+namespace {
+
+// The scheme of a weight that AQT has frozen. Where only weights are frozen, AQT quantizes activations while serving.
+Scheme SchemeOf(const io::FrozenWeight& weight) {
+  Scheme scheme;
+  scheme.weights.type = weight.is_float ? ValueType::kFloat : ValueType::kInt;
+  scheme.weights.num_bits = weight.num_bits;
+  scheme.weights.strategy = weight.units == io::FrozenWeight::kTensor  ? WeightStrategy::kTensor
+                            : weight.units == io::FrozenWeight::kGroup ? WeightStrategy::kGroup
+                                                                       : WeightStrategy::kChannel;
+  scheme.weights.group_size = weight.group_size;
+  scheme.format = weight.is_float ? &FloatQuantized() : &IntQuantized();
+  scheme.input = InputScheme{.dynamic = !weight.has_input_scale,
+                             .strategy = weight.has_input_scale ? InputStrategy::kTensor : InputStrategy::kToken,
+                             .type = scheme.weights.type};
+  return scheme;
+}
+
+// With one scheme: the class Linear, except the other modules. With several: every module by name.
+QuantizationConfig ConfigOf(const io::FrozenTree& tree) {
+  QuantizationConfig config;
+  std::set<absl::string_view> frozen;
+  for (const io::FrozenWeight& weight : tree.weights) {
+    const Scheme scheme = SchemeOf(weight);
+    size_t g = 0;
+    while (g < config.groups.size() && config.groups[g].scheme != scheme) ++g;
+    if (g == config.groups.size()) config.groups.push_back({absl::StrCat("group_", g), {}, scheme});
+    config.groups[g].targets.push_back(weight.module);
+    frozen.insert(weight.module);
+  }
+  if (config.groups.size() == 1) config.groups[0].targets = {"Linear"};
+  for (const io::TensorInfo& tensor : tree.tensors->tensors()) {
+    const std::optional<absl::string_view> module = ModuleOf(tensor.name);
+    if (module.has_value() && tensor.shape.rank() == 2 && !frozen.contains(*module)) {
+      config.ignore.emplace_back(*module);
+    }
+  }
+  return config;
+}
+
+}  // namespace
 
 absl::StatusOr<ModelInput> ModelInput::Open(const io::FileSystem& fs, const io::Checkpoint& checkpoint,
                                             const InputOptions& options) {
   AQT_ASSIGN_OR_RETURN(ModelConfig model, ReadModelConfig(fs, checkpoint));
   ModelInput input(checkpoint, std::move(model));
+  if (io::IsFrozenTree(checkpoint)) {
+    AQT_RETURN_IF_ERROR(input.OpenFrozen(options));
+    return input;
+  }
   if (options.dequantize) AQT_RETURN_IF_ERROR(input.Dequantize(fs, options.dtype));
   return input;
+}
+
+absl::Status ModelInput::OpenFrozen(const InputOptions& options) {
+  if (!options.keep_frozen && !options.dequantize) {
+    return absl::UnimplementedError(absl::StrCat(
+        io::PrintableLine(checkpoint_->path()), " is a model that AQT has converted for serving: its values are ",
+        "frozen. `aqt convert IN OUT` without a preset writes them as they are; --allow-requantize quantizes them ",
+        "again"));
+  }
+  AQT_ASSIGN_OR_RETURN(io::FrozenTree tree, io::OpenFrozenTree(*checkpoint_));
+  frozen_ = std::make_unique<io::FrozenTree>(std::move(tree));
+  frozen_config_ = ConfigOf(*frozen_);
+  if (!options.dequantize) return absl::OkStatus();
+  AQT_ASSIGN_OR_RETURN(const stored::StoredConfig config,
+                       stored::ParseStoredConfig(QuantizationConfigToJson(frozen_config_), checkpoint_->path()));
+  AQT_ASSIGN_OR_RETURN(dequantized_, stored::DequantizedSource::Open(*frozen_->tensors, config, options.dtype));
+  return absl::OkStatus();
 }
 
 absl::Status ModelInput::Dequantize(const io::FileSystem& fs, DType dtype) {
@@ -38,6 +117,7 @@ absl::Status ModelInput::Dequantize(const io::FileSystem& fs, DType dtype) {
 
 const io::TensorSource& ModelInput::tensors() const {
   if (dequantized_ != nullptr) return *dequantized_;
+  if (frozen_ != nullptr) return *frozen_->tensors;
   return *checkpoint_;
 }
 
@@ -47,7 +127,20 @@ void ModelInput::LeaveOutFiles(CarriedFiles& files) const {
 }
 
 std::vector<std::string> ModelInput::Notes() const {
-  return dequantized_ == nullptr ? std::vector<std::string>() : dequantized_->notes();
+  std::vector<std::string> notes;
+  if (dequantized_ != nullptr) notes = dequantized_->notes();
+  if (frozen_ == nullptr) return notes;
+  if (!frozen_->dropped.empty()) {
+    notes.push_back(absl::StrCat(frozen_->dropped.size(), " float kernels are left out, because their frozen values ",
+                                 "take their place: ", io::ListSome(frozen_->dropped)));
+  }
+  const auto fixed = [](const io::FrozenWeight& weight) { return weight.has_input_scale; };
+  if (dequantized_ == nullptr && !absl::c_all_of(frozen_->weights, fixed)) {
+    notes.push_back(
+        "the tree does not say how activations are quantized; the output asks for 8 bits, dynamic per token, as AQT "
+        "does where only weights are frozen");
+  }
+  return notes;
 }
 
 std::vector<std::string> ModelInput::RequantizeWarnings() const {

@@ -4,23 +4,31 @@
 // The input of all commands: a checkpoint, and how its tensors are read.
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "aqt/core/dtype.h"
+#include "aqt/io/containers/frozen_tree.h"
 #include "aqt/io/file.h"
 #include "aqt/io/tensors/checkpoint.h"
 #include "aqt/io/tensors/tensor_source.h"
+#include "aqt/io/tensors/tensor_spec.h"
 #include "aqt/stored/dequantized_source.h"
 #include "serving/convert/carried_files.h"
 #include "serving/formats/quantization_config.h"
 
 namespace aqt::serving {
 
+// How the files of an input are opened: those of every format that is read. `raw_dtype`: ContainerOptions in
+// open_container.h; `leave_out`: CheckpointOptions.
+io::CheckpointOptions InputFiles(std::optional<io::FileDType> raw_dtype = {}, std::string leave_out = "");
+
 struct InputOptions {
   bool dequantize = false;    // read weights that are quantized already in floating point
+  bool keep_frozen = false;   // read a serving tree of AQT as a quantized checkpoint
   DType dtype = DType::kF32;  // of these weights
 };
 
@@ -29,7 +37,8 @@ struct InputOptions {
 class ModelInput {
  public:
   // `checkpoint` must outlive the result. With `dequantize`, the errors of stored::DequantizedSource::Open, and
-  // Unimplemented if the method is not known; a checkpoint that is not quantized is read as it is.
+  // Unimplemented if the method is not known; a checkpoint that is not quantized is read as it is. The errors of
+  // io::OpenFrozenTree for a serving tree of AQT, or Unimplemented if neither option is set.
   static absl::StatusOr<ModelInput> Open(const io::FileSystem& fs, const io::Checkpoint& checkpoint,
                                          const InputOptions& options);
 
@@ -38,6 +47,11 @@ class ModelInput {
   const ModelConfig& model() const { return model_; }
   // The weights that were quantized; null if nothing was dequantized.
   const stored::DequantizedSource* dequantized() const { return dequantized_.get(); }
+
+  // The weights of a serving tree of AQT, with `keep_frozen`; null for other inputs.
+  const io::FrozenTree* frozen() const { return frozen_.get(); }
+  // How these are quantized.
+  const QuantizationConfig& frozen_config() const { return frozen_config_; }
 
   // Removes the files that describe a quantization that was undone from those that are copied.
   void LeaveOutFiles(CarriedFiles& files) const;
@@ -49,11 +63,14 @@ class ModelInput {
  private:
   ModelInput(const io::Checkpoint& checkpoint, ModelConfig model)
       : checkpoint_(&checkpoint), model_(std::move(model)) {}
+  absl::Status OpenFrozen(const InputOptions& options);
   absl::Status Dequantize(const io::FileSystem& fs, DType dtype);
 
   const io::Checkpoint* checkpoint_;
   ModelConfig model_;
-  std::unique_ptr<stored::DequantizedSource> dequantized_;
+  std::unique_ptr<io::FrozenTree> frozen_;
+  QuantizationConfig frozen_config_;
+  std::unique_ptr<stored::DequantizedSource> dequantized_;  // over frozen_, if that exists
 };
 
 }  // namespace aqt::serving

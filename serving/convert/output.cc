@@ -79,7 +79,7 @@ absl::Status CheckNotInput(const io::FileSystem& fs, const io::Checkpoint& input
   std::vector<std::string> files;
   for (const io::TensorSource::Shard& shard : input.shards()) files.push_back(shard.path);
   if (input.is_folder()) {
-    for (const std::string& name : {std::string(kConfigFile), input.index_name()}) {
+    for (const std::string& name : {std::string(kConfigFile), input.index_name(), input.index_file()}) {
       files.push_back(io::JoinPath(input.path(), name));
     }
     for (const auto* names : {&input.other_files(), &input.unused_weight_files()}) {

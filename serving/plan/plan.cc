@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -133,19 +134,22 @@ QuantizationConfig DescribeOutput(const Plan& plan, const Recipe& recipe, const 
 }
 
 // Files for the tensors as their shards are in the input. Files that would be empty, because they held only parts of
-// quantized weights, are left out, and the others numbered anew.
+// quantized weights, are left out, and the others numbered anew, as are those of another format than safetensors.
 void KeepShards(const io::TensorSource& source, const PlanOptions& options, Plan& plan) {
   std::vector<int> number(source.shards().size(), -1);
   for (const TensorPlan& tensor : plan.tensors) number[tensor.input->shard] = 0;
   const auto used = static_cast<int>(std::count(number.begin(), number.end(), 0));
-  const bool all = used == static_cast<int>(number.size());
+  const bool keep_names = used == static_cast<int>(number.size()) &&
+                          absl::c_all_of(source.shards(), [](const io::TensorSource::Shard& shard) {
+                            return absl::EndsWith(shard.name, io::kSafetensorsSuffix);
+                          });
   plan.has_index = true;
   int next = 0;
   for (size_t shard = 0; shard < number.size(); ++shard) {
     if (number[shard] < 0) continue;
     number[shard] = next++;
-    plan.shard_names.push_back(all ? source.shards()[shard].name
-                                   : absl::StrFormat("%s-%05d-of-%05d.safetensors", options.stem, next, used));
+    plan.shard_names.push_back(keep_names ? source.shards()[shard].name
+                                          : absl::StrFormat("%s-%05d-of-%05d.safetensors", options.stem, next, used));
   }
   for (TensorPlan& tensor : plan.tensors) tensor.output_shard = number[tensor.input->shard];
 }
