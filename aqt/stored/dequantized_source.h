@@ -37,6 +37,8 @@ class DequantizedSource final : public io::TensorSource {
   static absl::StatusOr<std::unique_ptr<DequantizedSource>> Open(const io::TensorSource& base,
                                                                  const StoredConfig& config, DType dtype = DType::kF32);
 
+  // "gptq".
+  const std::string& format() const { return format_; }
   // "gptq: v1, 4 bits".
   std::string Description() const;
   // For the user: how doubtful points were decided.

@@ -1,6 +1,6 @@
 // MXFP4 as in gpt-oss. For a weight X of E experts
 //   X_blocks U8 [E, out, in / 32, 16]: two E2M1 codes per byte, low nibble first; X_scales U8 [E, out, in / 32] (E8M0)
-//   X[e][k][n] = e2m1 * 2^(scale - 127): the float weight is transposed, [E, in, out]
+//   X[e][k][n] = e2m1 * 2^(scale - 127): the float weight is transposed, [E, in, out], unless it is asked for as stored
 
 #include <algorithm>
 #include <memory>
@@ -65,6 +65,31 @@ class Experts final : public StoredWeight {
   const io::TensorInfo* scales_;
 };
 
+// The same, [E, out, in].
+class ExpertsAsStored final : public StoredWeight {
+ public:
+  ExpertsAsStored(std::string name, const io::TensorInfo* blocks, const io::TensorInfo* scales)
+      : StoredWeight(std::move(name), {blocks->shape[0], blocks->shape[1], blocks->shape[2] * kBlockValues}, blocks),
+        scales_(scales) {}
+
+  absl::Status DecodeRows(const PartReader& reader, int64_t first, int64_t n, float* out) const override {
+    const int64_t blocks = main().shape[2], begin = first * blocks, count = n * blocks;
+    AQT_ASSIGN_OR_RETURN(const std::vector<uint8_t> codes,
+                         reader.Bytes(main(), begin * kBlockBytes, count * kBlockBytes));
+    AQT_ASSIGN_OR_RETURN(const std::vector<uint8_t> powers, reader.Bytes(*scales_, begin, count));
+    for (int64_t block = 0; block < count; ++block) {
+      float values[kBlockValues];
+      stored_values::UnpackE2M1(&codes[block * kBlockBytes], kBlockBytes, values);
+      const float scale = stored_values::E8M0(powers[block]);
+      stored_values::Scale(values, nullptr, &scale, kBlockValues, 0, kBlockValues, out + block * kBlockValues);
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  const io::TensorInfo* scales_;
+};
+
 class Format final : public StoredFormat {
  public:
   absl::string_view name() const override { return "mxfp4"; }
@@ -80,7 +105,7 @@ class Format final : public StoredFormat {
   }
   absl::Span<const absl::string_view> PartSuffixes() const override { return kSuffixes; }
 
-  absl::StatusOr<StoredWeights> Find(const PartReader& reader, const StoredConfig&) const override {
+  absl::StatusOr<StoredWeights> Find(const PartReader& reader, const StoredConfig& config) const override {
     const io::TensorSource& source = reader.source();
     StoredWeights found;
     for (const io::TensorInfo& tensor : source.tensors()) {
@@ -96,7 +121,8 @@ class Format final : public StoredFormat {
       AQT_ASSIGN_OR_RETURN(
           const io::TensorInfo* const scales,
           parts.Need(weight + "_scales", {FileDType::kU8, FileDType::kF8E8M0}, {Shape{shape[0], shape[1], shape[2]}}));
-      found.Add(std::make_unique<Experts>(weight, blocks, scales), parts);
+      if (config.experts_out_in) found.Add(std::make_unique<ExpertsAsStored>(weight, blocks, scales), parts);
+      else found.Add(std::make_unique<Experts>(weight, blocks, scales), parts);
     }
     return found;
   }

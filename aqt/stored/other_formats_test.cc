@@ -4,13 +4,17 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "aqt/core/array.h"
 #include "aqt/core/array_ops.h"
+#include "aqt/io/tensors/memory_source.h"
 #include "aqt/stored/stored_testing.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -271,6 +275,35 @@ TEST(GptOssFormat, ExpertsAreTransposed) {
 }
 
 // ---- bitsandbytes
+
+TEST(GptOssFormat, OrInTheOrderInWhichTheyAreStored) {
+  std::mt19937 rng(5);
+  constexpr int64_t kExperts = 3, kOut = 5, kIn = 64;
+  const auto bytes = [&](const Shape& shape, int least, int most) {
+    ArrayBuilder builder = ArrayBuilder::ForOverwrite({DType::kU8, shape});
+    auto* const data = static_cast<uint8_t*>(builder.data());
+    for (int64_t i = 0; i < shape.num_elements(); ++i) {
+      data[i] = static_cast<uint8_t>(least + static_cast<int>(rng() % (most - least + 1)));
+    }
+    return std::move(builder).Build();
+  };
+  const io::MemorySource base("memory", {{"w_blocks", bytes({kExperts, kOut, kIn / 32, 16}, 0, 255)},
+                                         {"w_scales", bytes({kExperts, kOut, kIn / 32}, 120, 130)}});
+  StoredConfig config;
+  config.method = "mxfp4";
+  const Array in_out = *(*DequantizedSource::Open(base, config))->ReadArray("w");
+  config.experts_out_in = true;
+  const Array out_in = *(*DequantizedSource::Open(base, config))->ReadArray("w");
+  ASSERT_EQ(in_out.shape(), Shape({kExperts, kIn, kOut}));
+  ASSERT_EQ(out_in.shape(), Shape({kExperts, kOut, kIn}));
+  for (int64_t e = 0; e < kExperts; ++e) {
+    for (int64_t n = 0; n < kOut; ++n) {
+      for (int64_t k = 0; k < kIn; ++k) {
+        EXPECT_EQ(out_in.View<float>()[(e * kOut + n) * kIn + k], in_out.View<float>()[(e * kIn + k) * kOut + n]);
+      }
+    }
+  }
+}
 
 TEST(BitsAndBytesFormat, Int8) {
   const NamedArrays tensors = {{"m.weight", Array::Of<int8_t>({127, -1, 3, 5}, {2, 2})},

@@ -45,6 +45,9 @@ struct StoredConfig {
   std::string writer;  // "gptqmodel:7.7.0"
   // FP8.
   std::optional<std::array<int64_t, 2>> block;
+  // gpt-oss. How weights are presented, which no file says: [experts, out, in], the order in which they are stored,
+  // instead of [experts, in, out].
+  bool experts_out_in = false;
   // ModelOpt.
   std::string algorithm;  // "NVFP4"
   // compressed-tensors.
