@@ -108,6 +108,17 @@ absl::Status Check(const config::ModelFamily& message, const config::Place& plac
       return place.In(message, "expert_name", i).Error("expert_name needs stored and asked");
     }
   }
+  for (int i = 0; i < message.fused_experts_size(); ++i) {
+    const config::FusedExperts& fused = message.fused_experts(i);
+    if (fused.stored().empty() || fused.part().empty()) {
+      return place.In(message, "fused_experts", i).Error("fused_experts needs stored and at least one part");
+    }
+    for (int j = 0; j < i; ++j) {
+      if (message.fused_experts(j).stored() != fused.stored()) continue;
+      return place.In(message, "fused_experts", i)
+          .Error(absl::StrCat("there are two fused_experts for \"", fused.stored(), "\""));
+    }
+  }
   return absl::OkStatus();
 }
 
@@ -126,6 +137,10 @@ ModelFamily ToFamily(const config::ModelFamily& message) {
   for (const config::FusedGroup& group : message.fused()) family.fused.push_back(ToVector(group.part()));
   for (const config::ExpertName& name : message.expert_name()) {
     family.expert_names.emplace_back(name.stored(), name.asked());
+  }
+  for (const config::FusedExperts& fused : message.fused_experts()) {
+    family.fused_experts.push_back(
+        {fused.stored(), ToVector(fused.part()), fused.in_out(), fused.either_order(), fused.interleaved()});
   }
   return family;
 }

@@ -19,6 +19,15 @@
 
 namespace aqt::serving {
 
+// A tensor with a matrix of each expert of a layer (aqt.config.FusedExperts, which describes the fields).
+struct FusedExperts {
+  std::string stored;
+  std::vector<std::string> parts;
+  bool in_out = false;
+  bool either_order = false;
+  bool interleaved = false;
+};
+
 struct ModelFamily {
   std::string name;
   std::vector<std::string> model_types;
@@ -31,6 +40,7 @@ struct ModelFamily {
   std::optional<bool> has_towers;
   std::vector<std::vector<std::string>> fused;
   std::vector<std::pair<std::string, std::string>> expert_names;  // the stored name, the requested name
+  std::vector<FusedExperts> fused_experts;
 
   bool for_every_model() const { return model_types.empty() && architectures.empty(); }
 };
