@@ -20,6 +20,7 @@
 #include "aqt/io/tensors/safetensors.h"
 #include "nlohmann/json.hpp"
 #include "serving/convert/convert_job.h"
+#include "serving/convert/model_input.h"
 #include "tests/golden_check/sha256.h"
 
 namespace aqt {
@@ -42,6 +43,7 @@ struct Case {
   std::string name;
   std::string folder;
   std::string dequantized;  // empty: only the hashes are known
+  std::string split;        // the experts as single weights, if it exists
   Json expected;
 };
 
@@ -130,6 +132,50 @@ absl::Status RunCase(const io::FileSystem& fs, const Case& c, DType dtype, const
   return CheckFiles(fs, output, dtype);
 }
 
+// The tensors of split.safetensors, and the unchanged ones that are not experts'.
+absl::Status CompareSplit(const io::FileSystem& fs, const Case& c, const io::TensorSource& actual) {
+  AQT_ASSIGN_OR_RETURN(const io::Checkpoint input, io::Checkpoint::Open(fs, c.folder));
+  std::optional<io::SafetensorsReader> split;
+  if (io::Exists(fs, c.split).value_or(false)) {
+    AQT_ASSIGN_OR_RETURN(split, io::SafetensorsReader::Open(fs, c.split));
+  }
+  std::set<std::string> known;
+  if (split.has_value()) {
+    for (const io::TensorInfo& tensor : split->tensors()) {
+      known.insert(tensor.name);
+      AQT_RETURN_IF_ERROR(CompareBytes(*split, actual, tensor.name));
+    }
+  }
+  for (const Json& json : c.expected["unchanged"]) {
+    const std::string name = json.get<std::string>();
+    if (split.has_value() && absl::StrContains(name, ".experts.")) continue;
+    known.insert(name);
+    AQT_RETURN_IF_ERROR(CompareBytes(input, actual, name));
+  }
+  for (const io::TensorInfo& tensor : actual.tensors()) {
+    if (!known.contains(tensor.name)) return Different(absl::StrCat(tensor.name, " is in the output"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RunDequantizedSplit(const io::FileSystem& fs, const Case& c, const std::string& output) {
+  serving::ConvertJob job;
+  job.input = c.folder;
+  job.output = output;
+  job.dequantize_to = DType::kBF16;
+  job.recipe.experts = serving::Experts::kSplit;
+  AQT_RETURN_IF_ERROR(serving::RunConvertJob(fs, job).status());
+  AQT_ASSIGN_OR_RETURN(const io::Checkpoint checkpoint, io::Checkpoint::Open(fs, output));
+  return CompareSplit(fs, c, checkpoint);
+}
+
+absl::Status RunSplitCase(const io::FileSystem& fs, const Case& c) {
+  AQT_ASSIGN_OR_RETURN(const io::Checkpoint checkpoint, io::Checkpoint::Open(fs, c.folder));
+  AQT_ASSIGN_OR_RETURN(serving::ModelInput input, serving::ModelInput::Open(fs, checkpoint, {}));
+  AQT_RETURN_IF_ERROR(input.NeedSplit());
+  return CompareSplit(fs, c, input.tensors());
+}
+
 // The model of a case without the records beside it, which look like other checkpoints.
 absl::Status CopyModel(const io::FileSystem& fs, const std::string& from, const std::string& to) {
   AQT_RETURN_IF_ERROR(fs.CreateFolder(to));
@@ -145,6 +191,7 @@ absl::Status RunCaseIn(const io::FileSystem& fs, Case c, const std::string& fold
   const std::string model = io::JoinPath(folder, "model");
   AQT_RETURN_IF_ERROR(CopyModel(fs, c.folder, model));
   c.folder = model;
+  if (c.expected.value("kind", "") == "split") return RunSplitCase(fs, c);
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     const absl::Status status = RunCase(fs, c, dtype, io::JoinPath(folder, absl::StrCat("out-", ToString(dtype))));
     // A large value is refused in f16, by name.
@@ -155,7 +202,8 @@ absl::Status RunCaseIn(const io::FileSystem& fs, Case c, const std::string& fold
     }
     AQT_RETURN_IF_ERROR(Annotate(status, ToString(dtype)));
   }
-  return absl::OkStatus();
+  if (!io::Exists(fs, c.split).value_or(false)) return absl::OkStatus();
+  return Annotate(RunDequantizedSplit(fs, c, io::JoinPath(folder, "out-split")), "split");
 }
 
 absl::StatusOr<std::vector<Case>> FindCases(const io::FileSystem& fs, const std::string& golden_dir,
@@ -165,8 +213,10 @@ absl::StatusOr<std::vector<Case>> FindCases(const io::FileSystem& fs, const std:
   for (const std::string& name : names) {
     const std::string folder = io::JoinPath(golden_dir, name);
     const absl::StatusOr<Json> expected = ReadJson(fs, io::JoinPath(folder, "expected.json"));
-    if (!expected.ok() || expected->value("kind", "") != "dequantize") continue;
-    cases.push_back({name, folder, io::JoinPath(folder, "dequantized.safetensors"), *expected});
+    const std::string kind = expected.ok() ? expected->value("kind", "") : "";
+    if (kind != "dequantize" && kind != "split") continue;
+    cases.push_back({name, folder, io::JoinPath(folder, "dequantized.safetensors"),
+                     io::JoinPath(folder, "split.safetensors"), *expected});
   }
   const std::string ct = io::JoinPath(golden_dir, "ct");
   const absl::StatusOr<Json> index = ReadJson(fs, io::JoinPath(ct, "index.json"));
@@ -180,7 +230,7 @@ absl::StatusOr<std::vector<Case>> FindCases(const io::FileSystem& fs, const std:
       continue;
     }
     const std::string values = value["dequantized"].is_string() ? value["dequantized"].get<std::string>() : "";
-    cases.push_back({name, folder, values.empty() ? "" : io::JoinPath(ct, values), value});
+    cases.push_back({name, folder, values.empty() ? "" : io::JoinPath(ct, values), "", value});
   }
   return cases;
 }

@@ -8,6 +8,10 @@
 // under `unchanged` must keep their bytes, those under `consumed` must be gone, and there must be no others. The
 // output's config.json must have no quantization_config, and the files that describe a quantization must be gone. The
 // case fails unless a refusal is allowed (`pass_rule_edge`).
+// Where there is a split.safetensors, dequantizing to bf16 with --experts split must give its tensors, byte for byte,
+// instead of those of all experts.
+// A sub-folder of the kind "split" is in floating point, and its experts are read as single weights: those of
+// split.safetensors, if it has one, byte for byte, and the tensors under `unchanged`.
 // The file ct/index.json has more cases: SET/FOLDER, where SET is one of `sets`; their weights are named with the
 // SHA-256 of their f32 values.
 

@@ -61,7 +61,7 @@ class ForeignCheckTest : public ::testing::Test {
 
 TEST_F(ForeignCheckTest, EveryFolderIsReadAsItsOwnToolReadsIt) {
   EXPECT_EQ(Check(kGolden), 0) << text_;
-  EXPECT_THAT(text_, HasSubstr("passed 49, failed 0, not there 0"));
+  EXPECT_THAT(text_, HasSubstr("passed 54, failed 0, not there 0"));
 }
 
 TEST_F(ForeignCheckTest, AnotherValueFails) {
@@ -80,6 +80,16 @@ TEST_F(ForeignCheckTest, ATensorTooManyFails) {
 )");
   EXPECT_EQ(Check(Golden()), 1);
   EXPECT_THAT(text_, HasSubstr("model.norm.weight is in the output"));
+}
+
+TEST_F(ForeignCheckTest, ExpertsInAnotherOrderFail) {
+  CopyCase("moe_gptoss_bf16");
+  EXPECT_EQ(Check(Golden()), 0) << text_;
+  Edit("moe_gptoss_bf16/config.json", "gpt_oss", "llama4_text");  // gate and up do not take turns
+  Edit("moe_gptoss_bf16/config.json", "GptOssForCausalLM", "Llama4ForCausalLM");
+  EXPECT_EQ(Check(Golden()), 1);
+  EXPECT_THAT(text_, HasSubstr("failed: moe_gptoss_bf16: model.layers.0.mlp.experts.0."));
+  EXPECT_THAT(text_, HasSubstr(" has other bytes"));
 }
 
 TEST_F(ForeignCheckTest, AFolderWithoutCasesIsAnError) {

@@ -36,6 +36,7 @@
 #include "serving/convert/convert_job.h"
 #include "serving/convert/inspect.h"
 #include "serving/convert/model_input.h"
+#include "serving/convert/plan_input.h"
 #include "serving/convert/verify.h"
 #include "serving/plan/convert_config.h"
 #include "serving/plan/plan.h"
@@ -84,6 +85,10 @@ constexpr char kInputHelp[] = "a .safetensors file (.bin, .pth, .npz, .npy, .msg
 
 int DefaultJobs() { return std::clamp<int>(static_cast<int>(std::thread::hardware_concurrency()), 1, 8); }
 
+void AddExperts(CLI::App& app, Flags& flags, const char* what) {
+  app.add_option("--experts", flags.experts, what)->check(CLI::IsMember({"auto", "split", "keep"}))->type_name("WHAT");
+}
+
 void AddRecipeFlags(CLI::App& app, Flags& flags) {
   auto* group = app.add_option_group("what to quantize, and how");
   group->add_option("--preset", flags.preset, absl::StrCat("one of ", absl::StrJoin(ConvertPresetNames(), ", ")))
@@ -94,6 +99,10 @@ void AddRecipeFlags(CLI::App& app, Flags& flags) {
   app.add_option("--rules", flags.rules, "arithmetic of weights: compressed_tensors or aqt")
       ->check(CLI::IsMember({"compressed_tensors", "aqt"}))
       ->type_name("NAME");
+  AddExperts(
+      app, flags,
+      "tensors with all experts of a layer: split them into one weight per expert, keep them, or auto (default): "
+      "split them if one is quantized");
   app.add_flag("--strict", flags.strict, "fail if a rule or an ignore entry has no effect");
 }
 
@@ -127,6 +136,11 @@ RecipeSource ToRecipeSource(const Flags& flags) {
   if (!flags.rules.empty())
     source.weight_rules = flags.rules == "aqt" ? WeightRules::kAqt : WeightRules::kCompressedTensors;
   if (!flags.non_finite.empty()) source.keep_non_finite = flags.non_finite == "keep";
+  if (!flags.experts.empty()) {
+    source.experts = flags.experts == "auto"    ? Experts::kAuto
+                     : flags.experts == "split" ? Experts::kSplit
+                                                : Experts::kKeep;
+  }
   source.strict = flags.strict;
   return source;
 }
@@ -142,9 +156,12 @@ absl::StatusOr<int64_t> MaxShardBytes(const Flags& flags) {
 // The recipe's text. The text of --scheme-from cannot express some flags.
 absl::StatusOr<std::string> ConfigText(const Recipe& recipe, const Flags& flags) {
   if (!recipe.like.has_value()) return recipe.Text();
-  if (flags.rules.empty() && flags.non_finite.empty()) return absl::StrCat(recipe.Text(), "\n");
-  return absl::InvalidArgumentError(absl::StrCat("a quantization_config cannot express --",
-                                                 flags.rules.empty() ? "non-finite" : "rules",
+  const char* const flag = !flags.rules.empty()        ? "rules"
+                           : !flags.non_finite.empty() ? "non-finite"
+                           : !flags.experts.empty()    ? "experts"
+                                                       : nullptr;
+  if (flag == nullptr) return absl::StrCat(recipe.Text(), "\n");
+  return absl::InvalidArgumentError(absl::StrCat("a quantization_config cannot express --", flag,
                                                  "; print it without that flag, and pass the flag to convert"));
 }
 
@@ -194,6 +211,13 @@ absl::StatusOr<ExitCode> RunInspect(const Flags& flags, const io::FileSystem& fs
   return ExitCode::kOk;
 }
 
+InputOptions MakeInputOptions(bool dequantize, const Recipe& recipe) {
+  InputOptions options;
+  options.dequantize = dequantize;
+  if (recipe.config.has_value()) options.families = recipe.config->families;
+  return options;
+}
+
 absl::StatusOr<ExitCode> RunPlan(const Flags& flags, const io::FileSystem& fs, const Console& console) {
   AQT_ASSIGN_OR_RETURN(const Recipe recipe, LoadRecipe(fs, ToRecipeSource(flags)));
   if (flags.print_config) {
@@ -205,14 +229,14 @@ absl::StatusOr<ExitCode> RunPlan(const Flags& flags, const io::FileSystem& fs, c
   AQT_ASSIGN_OR_RETURN(const io::Checkpoint checkpoint, OpenCheckpoint(flags.input, fs, console, flags));
   AQT_ASSIGN_OR_RETURN(const std::vector<std::string> warnings, CheckWhole(fs, checkpoint));
   AQT_ASSIGN_OR_RETURN(CarriedFiles files, FilesToCarry(checkpoint, flags.exclude));
-  AQT_ASSIGN_OR_RETURN(const ModelInput input,
-                       ModelInput::Open(fs, checkpoint, {.dequantize = flags.allow_requantize}));
+  AQT_ASSIGN_OR_RETURN(ModelInput input,
+                       ModelInput::Open(fs, checkpoint, MakeInputOptions(flags.allow_requantize, recipe)));
   input.LeaveOutFiles(files);
   PlanOptions options;
   AQT_ASSIGN_OR_RETURN(options.max_shard_bytes, MaxShardBytes(flags));
   options.keep_shards = checkpoint.is_sharded();
   if (checkpoint.is_folder()) options.stem = checkpoint.stem();
-  AQT_ASSIGN_OR_RETURN(Plan plan, MakePlan(input.tensors(), input.model(), recipe, options));
+  AQT_ASSIGN_OR_RETURN(Plan plan, PlanInput(input, recipe, options));
   plan.warnings.insert(plan.warnings.begin(), warnings.begin(), warnings.end());
   const std::vector<std::string> input_warnings = input.RequantizeWarnings();
   plan.warnings.insert(plan.warnings.end(), input_warnings.begin(), input_warnings.end());
@@ -233,9 +257,9 @@ absl::StatusOr<ExitCode> RunExplain(const Flags& flags, const io::FileSystem& fs
   AQT_ASSIGN_OR_RETURN(const Recipe recipe, LoadRecipe(fs, ToRecipeSource(flags)));
   AQT_ASSIGN_OR_RETURN(const io::Checkpoint checkpoint, OpenCheckpoint(flags.input, fs, console, flags));
   AQT_RETURN_IF_ERROR(CheckWhole(fs, checkpoint).status());
-  AQT_ASSIGN_OR_RETURN(const ModelInput input,
-                       ModelInput::Open(fs, checkpoint, {.dequantize = flags.allow_requantize}));
-  AQT_ASSIGN_OR_RETURN(const std::string text, Explain(input.tensors(), input.model(), recipe, flags.tensor));
+  AQT_ASSIGN_OR_RETURN(ModelInput input,
+                       ModelInput::Open(fs, checkpoint, MakeInputOptions(flags.allow_requantize, recipe)));
+  AQT_ASSIGN_OR_RETURN(const std::string text, ExplainInput(input, recipe, flags.tensor));
   console.out << text;
   return ExitCode::kOk;
 }
@@ -285,6 +309,7 @@ absl::StatusOr<ExitCode> RunJob(const Flags& flags, ConvertJob job, const io::Fi
               << absl::StrFormat("%.2f s, %.0f MB/s, peak memory ", seconds,
                                  static_cast<double>(report.old_bytes) / seconds / 1e6)
               << HumanBytes(PeakResidentBytes()) << "\n";
+  if (!report.experts.empty()) console.out << "experts: " << io::PrintableLine(report.experts) << "\n";
   if (!report.carried.empty()) {
     console.out << "copied: " << report.carried << (flags.exclude.empty() ? "; --exclude GLOB leaves files out" : "")
                 << "\n";
@@ -312,6 +337,7 @@ absl::StatusOr<ExitCode> RunConvert(const Flags& flags, const io::FileSystem& fs
 absl::StatusOr<ExitCode> RunDequantize(const Flags& flags, const io::FileSystem& fs, const Console& console) {
   ConvertJob job;
   job.dequantize_to = DTypeFromString(flags.dtype);
+  job.recipe = ToRecipeSource(flags);
   return RunJob(flags, std::move(job), fs, console);
 }
 
@@ -333,9 +359,14 @@ absl::StatusOr<ExitCode> RunVerify(const Flags& flags, const io::FileSystem& fs,
   AQT_RETURN_IF_ERROR(SetThreshold("--min-row-snr", flags.min_row_snr, options.min_row_snr_db));
   AQT_RETURN_IF_ERROR(SetThreshold("--min-group-snr", flags.min_group_snr, options.min_group_snr_db));
   AQT_ASSIGN_OR_RETURN(CarriedFiles files, FilesToCarry(input, flags.exclude));
+  Recipe recipe;
+  if (!flags.config.empty()) {
+    AQT_ASSIGN_OR_RETURN(recipe, LoadRecipe(fs, ToRecipeSource(flags)));
+  }
   // An original that is quantized itself is read as `convert --allow-requantize` reads it.
-  AQT_ASSIGN_OR_RETURN(const ModelInput original, ModelInput::Open(fs, input, {.dequantize = true}));
+  AQT_ASSIGN_OR_RETURN(ModelInput original, ModelInput::Open(fs, input, MakeInputOptions(true, recipe)));
   original.LeaveOutFiles(files);
+  AQT_RETURN_IF_ERROR(original.SplitLike(output));
   AQT_ASSIGN_OR_RETURN(const VerifyReport report, Verify(fs, original.tensors(), files, output, options));
   if (flags.json) {
     console.out << VerifyToJson(report);
@@ -420,6 +451,8 @@ CLI::App* AddDequantize(CLI::App& app, Flags& flags) {
       ->check(CLI::IsMember({"f32", "bf16", "f16"}))
       ->type_name("DTYPE")
       ->capture_default_str();
+  AddExperts(*dequantize, flags,
+             "tensors with all experts of a layer: split them into one weight per expert, or keep them (default)");
   AddOutputFlags(*dequantize, flags);
   return dequantize;
 }
@@ -433,6 +466,8 @@ CLI::App* AddVerify(CLI::App& app, Flags& flags) {
   verify->add_option("--min-row-snr", flags.min_row_snr, "fail if the ratio of a row is lower")->type_name("DB");
   verify->add_option("--min-group-snr", flags.min_group_snr, "fail if the ratio of a group or block is lower")
       ->type_name("DB");
+  verify->add_option("--config", flags.config, "the configuration of the conversion, if it has families of models")
+      ->type_name("FILE");
   AddExclude(*verify, flags, "files of IN that OUT may lack");
   verify->add_flag("--json", flags.json, "print JSON");
   AddJobs(*verify, flags);

@@ -210,6 +210,35 @@ TEST_F(AqtTest, ThreeDimensionalExperts) {
               "model.layers.0.mlp.experts.weight [4,32,32]");
 }
 
+TEST_F(AqtTest, ExpertsOfAKnownFamilyAreSplit) {
+  ASSERT_TRUE(io::LocalFileSystem().CreateFolder("moe").ok());
+  WriteTensors("moe/model.safetensors", {{"layers.0.experts.gate_up_proj", MakeWeight(DType::kBF16, {2, 64, 16}, 1)},
+                                         {"layers.0.experts.down_proj", MakeWeight(DType::kBF16, {2, 16, 32}, 2)},
+                                         {"layers.0.up_proj.weight", MakeWeight(DType::kBF16, {32, 16}, 3)}});
+  WriteText("moe/config.json", R"({"model_type": "qwen3_moe"})");
+  EXPECT_EQ(Run({"plan", "moe", "--preset", "w8a16"}), 0) << err_;
+  constexpr char kSplit[] =
+      "experts: 2 tensors with all experts of a layer split into 6 of single experts (model family Qwen MoE)\n";
+  EXPECT_THAT(out_, AllOf(HasSubstr("layers.0.experts.1.up_proj.weight"), HasSubstr(kSplit)));
+  EXPECT_EQ(Run({"plan", "moe", "--preset", "w8a16", "--json"}), 0) << err_;
+  EXPECT_EQ(nlohmann::json::parse(out_)["tensors"].size(), 7u);
+  EXPECT_THAT(std::string(nlohmann::json::parse(out_)["experts"]), HasSubstr("2 tensors with all experts"));
+  EXPECT_EQ(Run({"convert", "moe", "out", "--preset", "w8a16"}), 0) << err_;
+  EXPECT_THAT(out_, HasSubstr(kSplit));
+  EXPECT_EQ(Run({"verify", "moe", "out"}), 0) << err_;
+  EXPECT_THAT(out_, HasSubstr("7 weights quantized"));
+  EXPECT_EQ(Run({"convert", "moe", "kept", "--preset", "w8a16", "--experts", "keep"}), 0) << err_;
+  EXPECT_THAT(out_, ::testing::Not(HasSubstr("experts:")));
+  EXPECT_THAT(err_, HasSubstr("carried over as it is; --experts keep"));
+  EXPECT_EQ(Run({"verify", "moe", "kept"}), 0) << err_;
+  EXPECT_EQ(Run({"explain", "moe", "layers.0.experts.down_proj", "--preset", "w8a16"}), 0) << err_;
+  EXPECT_THAT(out_, HasSubstr("split into one weight for each expert, from layers.0.experts.0.down_proj.weight to "
+                              "layers.0.experts.1.down_proj.weight"));
+  EXPECT_EQ(Run({"plan", "moe", "--preset", "w8a16", "--experts", "split", "--print-effective-config"}), 0) << err_;
+  EXPECT_THAT(out_, HasSubstr("experts: EXPERTS_SPLIT"));
+  ExpectError({"plan", "moe", "--preset", "w8a16", "--experts", "fuse"}, 2, "--experts");
+}
+
 TEST_F(AqtTest, TiedEmbeddings) {
   NamedArrays tensors = SmallModel(DType::kF32);
   tensors.pop_back();  // lm_head

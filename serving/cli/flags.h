@@ -12,7 +12,7 @@ namespace aqt::serving {
 // The arguments of all subcommands.
 struct Flags {
   std::string input, output, tensor, kind, program, draw;
-  std::string preset, config, scheme_from, rules, non_finite;
+  std::string preset, config, scheme_from, rules, non_finite, experts;
   std::string calibration, max_shard_size;
   std::string progress = "auto";
   std::string dtype = "f32";

@@ -15,6 +15,7 @@
 #include "serving/convert/convert.h"
 #include "serving/convert/model_input.h"
 #include "serving/convert/output.h"
+#include "serving/convert/plan_input.h"
 #include "serving/formats/quantization_config.h"
 #include "serving/plan/calibration.h"
 #include "serving/plan/plan.h"
@@ -112,8 +113,9 @@ bool HasRecipe(const ConvertJob& job) {
   return !job.recipe.preset.empty() || !job.recipe.config_file.empty() || !job.recipe.scheme_from.empty();
 }
 
-InputOptions MakeInputOptions(const ConvertJob& job) {
+InputOptions MakeInputOptions(const ConvertJob& job, const Recipe& recipe) {
   InputOptions options;
+  if (recipe.config.has_value()) options.families = recipe.config->families;
   options.dequantize = job.allow_requantize || job.dequantize_to.has_value();
   options.keep_frozen = !HasRecipe(job);
   options.dtype = job.dequantize_to.value_or(DType::kF32);
@@ -135,11 +137,13 @@ absl::Status AddInput(const ModelInput& input, const ConvertJob& job, CarriedFil
   return absl::OkStatus();
 }
 
-absl::StatusOr<Plan> PlanFor(const ModelInput& input, const ConvertJob& job, const Recipe& recipe,
+absl::StatusOr<Plan> PlanFor(ModelInput& input, const ConvertJob& job, const Recipe& recipe,
                              const PlanOptions& options) {
   const bool keep_frozen = input.frozen() != nullptr && input.dequantized() == nullptr;
-  if (!job.dequantize_to.has_value() && !keep_frozen) return MakePlan(input.tensors(), input.model(), recipe, options);
+  if (!job.dequantize_to.has_value() && !keep_frozen) return PlanInput(input, recipe, options);
+  if (job.recipe.experts == Experts::kSplit) AQT_RETURN_IF_ERROR(input.NeedSplit());
   AQT_ASSIGN_OR_RETURN(Plan plan, MakeCopyPlan(input.tensors(), options));
+  plan.experts = input.DescribeExperts();
   if (keep_frozen) {
     plan.quantization_config = input.frozen_config();
     plan.num_quantized = static_cast<int>(input.frozen()->weights.size());
@@ -180,11 +184,11 @@ absl::StatusOr<ConvertReport> Run(const io::FileSystem& fs, const ConvertJob& jo
   ConvertReport report;
   AQT_ASSIGN_OR_RETURN(report.warnings, CheckWhole(fs, input));
   AQT_ASSIGN_OR_RETURN(CarriedFiles files, FindFiles(fs, input, job, place));
-  AQT_ASSIGN_OR_RETURN(const ModelInput model_input, ModelInput::Open(fs, input, MakeInputOptions(job)));
+  AQT_ASSIGN_OR_RETURN(ModelInput model_input, ModelInput::Open(fs, input, MakeInputOptions(job, recipe)));
   AQT_RETURN_IF_ERROR(AddInput(model_input, job, files, report));
-  const io::TensorSource& source = model_input.tensors();
   PlanOptions plan_options = MakePlanOptions(input, job, place, files);
   AQT_ASSIGN_OR_RETURN(Plan plan, PlanFor(model_input, job, recipe, plan_options));
+  report.experts = plan.experts;
 
   int64_t bytes = plan.new_bytes;
   AQT_ASSIGN_OR_RETURN(const std::vector<CopiedFile> copied, CopiedFiles(fs, files));
@@ -196,12 +200,12 @@ absl::StatusOr<ConvertReport> Run(const io::FileSystem& fs, const ConvertJob& jo
   if (!job.calibration.empty()) {
     AQT_ASSIGN_OR_RETURN(calibration, ReadCalibration(fs, job.calibration));
   }
-  AQT_RETURN_IF_ERROR(CheckCalibration(source, plan, calibration, recipe.strict, report.warnings));
+  AQT_RETURN_IF_ERROR(CheckCalibration(model_input.tensors(), plan, calibration, recipe.strict, report.warnings));
   ConvertOptions options;
   options.jobs = job.jobs;
   options.cancelled = job.cancelled;
   if (recipe.keep_non_finite) {
-    AQT_ASSIGN_OR_RETURN(plan_options.keep_float, FindNonFinite(source, plan, options));
+    AQT_ASSIGN_OR_RETURN(plan_options.keep_float, FindNonFinite(model_input.tensors(), plan, options));
     if (!plan_options.keep_float.empty()) {
       AQT_ASSIGN_OR_RETURN(plan, PlanFor(model_input, job, recipe, plan_options));
     }
@@ -212,7 +216,7 @@ absl::StatusOr<ConvertReport> Run(const io::FileSystem& fs, const ConvertJob& jo
   const std::unique_ptr<Progress> progress = job.make_progress ? job.make_progress(BytesToRead(plan)) : nullptr;
   options.progress = progress.get();
   options.warnings = &report.warnings;
-  AQT_RETURN_IF_ERROR(Convert(fs, source, files, plan, recipe, calibration, place, options));
+  AQT_RETURN_IF_ERROR(Convert(fs, model_input.tensors(), files, plan, recipe, calibration, place, options));
   AddWarnings(input, files, report);
   const std::vector<std::string> leftovers = DescribeLeftovers(fs, place.path);
   report.warnings.insert(report.warnings.end(), leftovers.begin(), leftovers.end());

@@ -29,8 +29,8 @@ struct ConvertJob {
   std::vector<std::string> exclude;  // patterns of files not to copy: file_glob.h
   // An input that is quantized already is dequantized to f32, and quantized again.
   bool allow_requantize = false;
-  // Instead of quantizing, writes the weights of a quantized input in this dtype: f32, bf16 or f16. `recipe` and
-  // `calibration` are not used.
+  // Instead of quantizing, writes the weights of a quantized input in this dtype: f32, bf16 or f16. Of `recipe`, only
+  // `experts` is used, and `calibration` is not.
   std::optional<DType> dequantize_to;
   bool force = false;
   int jobs = 1;
@@ -44,6 +44,7 @@ struct ConvertReport {
   int num_tensors = 0;
   int num_quantized = 0;
   int num_dequantized = 0;
+  std::string experts;       // how experts were split, for the user; empty if they were not
   std::string input_format;  // of a quantized input: "gptq: v1, 4 bits"
   int64_t old_bytes = 0;
   int64_t new_bytes = 0;

@@ -1,5 +1,6 @@
 #include "serving/convert/model_input.h"
 
+#include <algorithm>
 #include <set>
 
 #include "absl/algorithm/container.h"
@@ -11,6 +12,7 @@
 #include "aqt/io/printable.h"
 #include "aqt/io/tensors/checkpoint_files.h"
 #include "aqt/stored/stored_config.h"
+#include "serving/families/module_name.h"
 #include "serving/formats/plain_quantized.h"
 #include "serving/formats/quantized_already.h"
 #include "serving/formats/scheme.h"
@@ -26,6 +28,13 @@ io::CheckpointOptions InputFiles(std::optional<io::FileDType> raw_dtype, std::st
 }
 
 namespace {
+
+constexpr char kMxfp4[] = "mxfp4";  // stored::DequantizedSource::format()
+
+// A tensor with all experts of a layer, by its name.
+bool HoldsExperts(const io::TensorInfo& tensor) {
+  return tensor.shape.rank() == 3 && LastPartOf(ParentOf(tensor.name)) == "experts";
+}
 
 // The scheme of a weight that AQT has frozen. Where only weights are frozen, AQT quantizes activations while serving.
 Scheme SchemeOf(const io::FrozenWeight& weight) {
@@ -71,6 +80,7 @@ absl::StatusOr<ModelInput> ModelInput::Open(const io::FileSystem& fs, const io::
                                             const InputOptions& options) {
   AQT_ASSIGN_OR_RETURN(ModelConfig model, ReadModelConfig(fs, checkpoint));
   ModelInput input(checkpoint, std::move(model));
+  input.layout_ = ExpertLayoutOf(input.model_.facts, options.families);
   if (io::IsFrozenTree(checkpoint)) {
     AQT_RETURN_IF_ERROR(input.OpenFrozen(options));
     return input;
@@ -99,9 +109,10 @@ absl::Status ModelInput::OpenFrozen(const InputOptions& options) {
 absl::Status ModelInput::Dequantize(const io::FileSystem& fs, DType dtype) {
   const absl::Status not_quantized = CheckNotQuantized(*checkpoint_, model_);
   if (not_quantized.ok()) return absl::OkStatus();
-  AQT_ASSIGN_OR_RETURN(const stored::StoredConfig config, stored::ReadStoredConfig(fs, *checkpoint_));
+  dtype_ = dtype;
+  AQT_ASSIGN_OR_RETURN(stored_config_, stored::ReadStoredConfig(fs, *checkpoint_));
   absl::StatusOr<std::unique_ptr<stored::DequantizedSource>> source =
-      stored::DequantizedSource::Open(*checkpoint_, config, dtype);
+      stored::DequantizedSource::Open(*checkpoint_, stored_config_, dtype);
   // No format that can be read, though something shows that the input is quantized.
   if (absl::IsFailedPrecondition(source.status())) {
     return absl::UnimplementedError(absl::StrCat(not_quantized.message(), ". It cannot be dequantized: ",
@@ -115,11 +126,58 @@ absl::Status ModelInput::Dequantize(const io::FileSystem& fs, DType dtype) {
   return absl::OkStatus();
 }
 
-const io::TensorSource& ModelInput::tensors() const {
+const io::TensorSource& ModelInput::unsplit() const {
   if (dequantized_ != nullptr) return *dequantized_;
   if (frozen_ != nullptr) return *frozen_->tensors;
   return *checkpoint_;
 }
+
+const io::TensorSource& ModelInput::tensors() const {
+  if (use_split_) return *split_;
+  return unsplit();
+}
+
+absl::Status ModelInput::Split() {
+  if (split_ == nullptr && !layout_.tensors.empty()) {
+    if (dequantized_ != nullptr && dequantized_->format() == kMxfp4) {
+      stored_config_.experts_out_in = true;
+      AQT_ASSIGN_OR_RETURN(by_rows_, stored::DequantizedSource::Open(*checkpoint_, stored_config_, dtype_));
+    }
+    const IsOutIn is_out_in = [this](absl::string_view name) {
+      return by_rows_ != nullptr && by_rows_->IsDequantized(name);
+    };
+    const io::TensorSource& before = by_rows_ != nullptr ? static_cast<const io::TensorSource&>(*by_rows_) : unsplit();
+    AQT_ASSIGN_OR_RETURN(split_, SplitExperts(before, layout_, is_out_in));
+  }
+  use_split_ = split_ != nullptr;
+  return absl::OkStatus();
+}
+
+absl::Status ModelInput::NeedSplit() {
+  AQT_RETURN_IF_ERROR(Split());
+  if (!layout_.tensors.empty()) return absl::OkStatus();
+  for (const io::TensorInfo& tensor : unsplit().tensors()) {
+    if (!HoldsExperts(tensor)) continue;
+    const std::string type = TypeName(model_.facts);
+    return absl::InvalidArgumentError(
+        absl::StrCat("--experts split: ", io::PrintableLine(checkpoint_->path()), " has ", io::Printable(tensor.name),
+                     " ", tensor.shape.ToString(), ", and the table of model families does not say how ",
+                     type.empty() ? std::string("such a model, of which no config.json names the type,")
+                                  : absl::StrCat("the model type ", io::Printable(type)),
+                     " stores its experts; add `fused_experts` to a `family` of a --config (docs/converting.md)"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ModelInput::SplitLike(const io::TensorSource& output) {
+  const std::vector<io::TensorInfo>& tensors = unsplit().tensors();
+  const bool gone = std::any_of(tensors.begin(), tensors.end(), [&](const io::TensorInfo& tensor) {
+    return HoldsExperts(tensor) && output.Find(tensor.name) == nullptr;
+  });
+  return gone ? Split() : absl::OkStatus();
+}
+
+std::string ModelInput::DescribeExperts() const { return use_split_ ? DescribeSplit(*split_, layout_) : ""; }
 
 void ModelInput::LeaveOutFiles(CarriedFiles& files) const {
   if (dequantized_ == nullptr) return;

@@ -9,15 +9,20 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "aqt/core/dtype.h"
 #include "aqt/io/containers/frozen_tree.h"
 #include "aqt/io/file.h"
 #include "aqt/io/tensors/checkpoint.h"
 #include "aqt/io/tensors/tensor_source.h"
 #include "aqt/io/tensors/tensor_spec.h"
+#include "aqt/io/tensors/tensor_views.h"
 #include "aqt/stored/dequantized_source.h"
+#include "aqt/stored/stored_config.h"
 #include "serving/convert/carried_files.h"
+#include "serving/families/expert_split.h"
 #include "serving/formats/quantization_config.h"
 
 namespace aqt::serving {
@@ -30,6 +35,8 @@ struct InputOptions {
   bool dequantize = false;    // read weights that are quantized already in floating point
   bool keep_frozen = false;   // read a serving tree of AQT as a quantized checkpoint
   DType dtype = DType::kF32;  // of these weights
+  // Families of models before the built-in ones; they say how experts are stored.
+  absl::Span<const ModelFamily> families = {};
 };
 
 // A checkpoint's tensors and configuration after the steps that InputOptions asks for. A step is a TensorSource over
@@ -42,6 +49,7 @@ class ModelInput {
   static absl::StatusOr<ModelInput> Open(const io::FileSystem& fs, const io::Checkpoint& checkpoint,
                                          const InputOptions& options);
 
+  // Refers to this object. Experts are as they are stored until one of the functions below splits them.
   const io::TensorSource& tensors() const;
   // Without what describes a quantization that was undone.
   const ModelConfig& model() const { return model_; }
@@ -52,6 +60,20 @@ class ModelInput {
   const io::FrozenTree* frozen() const { return frozen_.get(); }
   // How these are quantized.
   const QuantizationConfig& frozen_config() const { return frozen_config_; }
+
+  // Splits tensors that hold all experts of a layer into one weight for each expert, if there are any and their layout
+  // is known. The errors of SplitExperts (expert_split.h).
+  absl::Status Split();
+  // The same; InvalidArgument if there are such tensors and their layout is not known.
+  absl::Status NeedSplit();
+  // The same as Split, if `output` lacks such a tensor: a conversion has split it.
+  absl::Status SplitLike(const io::TensorSource& output);
+  // Undoes Split.
+  void Unsplit() { use_split_ = false; }
+  // The single experts; null if none is split.
+  const io::ViewSource* split() const { return use_split_ ? split_.get() : nullptr; }
+  // How experts were split, for the user; empty if they were not.
+  std::string DescribeExperts() const;
 
   // Removes the files that describe a quantization that was undone from those that are copied.
   void LeaveOutFiles(CarriedFiles& files) const;
@@ -65,12 +87,22 @@ class ModelInput {
       : checkpoint_(&checkpoint), model_(std::move(model)) {}
   absl::Status OpenFrozen(const InputOptions& options);
   absl::Status Dequantize(const io::FileSystem& fs, DType dtype);
+  // The step before the experts are split.
+  const io::TensorSource& unsplit() const;
 
   const io::Checkpoint* checkpoint_;
   ModelConfig model_;
+  DType dtype_ = DType::kF32;
+  stored::StoredConfig stored_config_;
   std::unique_ptr<io::FrozenTree> frozen_;
   QuantizationConfig frozen_config_;
   std::unique_ptr<stored::DequantizedSource> dequantized_;  // over frozen_, if that exists
+  ExpertLayout layout_;
+  // The same weights with experts in the order in which they are stored, so that a part of one is a range of rows; null
+  // if dequantized_ has that order.
+  std::unique_ptr<stored::DequantizedSource> by_rows_;
+  std::unique_ptr<io::ViewSource> split_;
+  bool use_split_ = false;
 };
 
 }  // namespace aqt::serving

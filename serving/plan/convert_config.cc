@@ -206,6 +206,8 @@ absl::StatusOr<ConvertConfig> ParseConvertConfig(absl::string_view text, absl::s
   result.default_ignore = !message.has_default_ignore() || message.default_ignore();
   if (message.weight_rules() == config::WEIGHT_RULES_AQT) result.weight_rules = WeightRules::kAqt;
   result.keep_non_finite = message.non_finite() == config::NON_FINITE_KEEP_FLOAT;
+  if (message.experts() == config::EXPERTS_SPLIT) result.experts = Experts::kSplit;
+  if (message.experts() == config::EXPERTS_KEEP) result.experts = Experts::kKeep;
   for (int i = 0; i < message.family_size(); ++i) {
     AQT_ASSIGN_OR_RETURN(ModelFamily family, ReadModelFamily(message.family(i), place.In(message, "family", i)));
     result.families.push_back(std::move(family));
@@ -214,8 +216,10 @@ absl::StatusOr<ConvertConfig> ParseConvertConfig(absl::string_view text, absl::s
   return result;
 }
 
-std::string TextWith(const ConvertConfig& config, WeightRules weight_rules, bool keep_non_finite) {
-  if (config.weight_rules == weight_rules && config.keep_non_finite == keep_non_finite) return config.text;
+std::string TextWith(const ConvertConfig& config, WeightRules weight_rules, bool keep_non_finite, Experts experts) {
+  if (config.weight_rules == weight_rules && config.keep_non_finite == keep_non_finite && config.experts == experts) {
+    return config.text;
+  }
   config::Convert message;
   google::protobuf::TextFormat::ParseInfoTree tree;
   // This is the text of a message, so parsing succeeds.
@@ -223,6 +227,11 @@ std::string TextWith(const ConvertConfig& config, WeightRules weight_rules, bool
   message.set_weight_rules(weight_rules == WeightRules::kAqt ? config::WEIGHT_RULES_AQT
                                                              : config::WEIGHT_RULES_COMPRESSED_TENSORS);
   message.set_non_finite(keep_non_finite ? config::NON_FINITE_KEEP_FLOAT : config::NON_FINITE_ERROR);
+  if (config.experts != experts) {
+    message.set_experts(experts == Experts::kAuto    ? config::EXPERTS_AUTO
+                        : experts == Experts::kSplit ? config::EXPERTS_SPLIT
+                                                     : config::EXPERTS_KEEP);
+  }
   return config::PrintText(message);
 }
 

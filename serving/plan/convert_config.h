@@ -21,6 +21,9 @@ namespace aqt::serving {
 // How to treat a fused group if a rule's scheme would apply to only a part of it.
 enum class OnSplitGroup : uint8_t { kWarn, kKeepFloat, kQuantize };
 
+// What becomes of tensors that hold all experts of a layer (aqt.config.Experts).
+enum class Experts : uint8_t { kAuto, kSplit, kKeep };
+
 struct ConfigRule {
   std::string name;
   std::string match;             // RE2
@@ -38,6 +41,7 @@ struct ConvertConfig {
   bool default_ignore = true;
   WeightRules weight_rules = WeightRules::kCompressedTensors;
   bool keep_non_finite = false;
+  Experts experts = Experts::kAuto;
   std::vector<ModelFamily> families;  // the user's, before the built-in table
   std::string text;                   // the merged configuration as a textproto
 };
@@ -47,8 +51,8 @@ struct ConvertConfig {
 // for a scheme that cannot be written.
 absl::StatusOr<ConvertConfig> ParseConvertConfig(absl::string_view text, absl::string_view source);
 
-// The text of `config` with these two fields replaced.
-std::string TextWith(const ConvertConfig& config, WeightRules weight_rules, bool keep_non_finite);
+// The text of `config` with these fields replaced.
+std::string TextWith(const ConvertConfig& config, WeightRules weight_rules, bool keep_non_finite, Experts experts);
 
 // InvalidArgument, listing the names, if there is no preset of that name. Names in capitals are those of the
 // compressed-tensors package (named_schemes.h), applied to every linear weight.

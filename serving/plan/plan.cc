@@ -37,10 +37,15 @@ ModuleRoles MakeRoles(const io::TensorSource& source, const ModelConfig& model, 
   return ModuleRoles(source, model.facts, recipe.config->families);
 }
 
-absl::StatusOr<RuleSet> MakeRules(const io::TensorSource& source, const ModuleRoles& roles, const Recipe& recipe) {
-  if (!recipe.like.has_value()) return RuleSet::FromConfig(*recipe.config, roles);
-  return RuleSet::FromQuantizationConfig(*recipe.like, roles,
-                                         [&source](absl::string_view module) { return HasModule(source, module); });
+absl::StatusOr<RuleSet> MakeRules(const io::TensorSource& source, const ModuleRoles& roles, const Recipe& recipe,
+                                  const PlanOptions& options) {
+  absl::StatusOr<RuleSet> rules =
+      recipe.like.has_value()
+          ? RuleSet::FromQuantizationConfig(*recipe.like, roles,
+                                            [&source](absl::string_view module) { return HasModule(source, module); })
+          : RuleSet::FromConfig(*recipe.config, roles);
+  if (rules.ok()) rules->SetExperts(options.experts);
+  return rules;
 }
 
 // RuleSet::RoleOf of the source's tensors, in order.
@@ -305,7 +310,7 @@ absl::StatusOr<Plan> MakePlan(const io::TensorSource& source, const ModelConfig&
                               const PlanOptions& options) {
   AQT_RETURN_IF_ERROR(CheckNotQuantized(source, model));
   const ModuleRoles roles = MakeRoles(source, model, recipe);
-  AQT_ASSIGN_OR_RETURN(RuleSet rules, MakeRules(source, roles, recipe));
+  AQT_ASSIGN_OR_RETURN(RuleSet rules, MakeRules(source, roles, recipe, options));
   const TensorRoles tensor_roles = RolesOf(source, roles);
   const Tied tied = FindTied(model, roles, tensor_roles);
   Plan plan;
@@ -399,10 +404,10 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const io::FileSystem& fs, const io::
 }
 
 absl::StatusOr<std::string> Explain(const io::TensorSource& source, const ModelConfig& model, const Recipe& recipe,
-                                    absl::string_view name) {
+                                    absl::string_view name, const PlanOptions& options) {
   AQT_RETURN_IF_ERROR(CheckNotQuantized(source, model));
   const ModuleRoles roles = MakeRoles(source, model, recipe);
-  AQT_ASSIGN_OR_RETURN(RuleSet rules, MakeRules(source, roles, recipe));
+  AQT_ASSIGN_OR_RETURN(RuleSet rules, MakeRules(source, roles, recipe, options));
   const io::TensorInfo* tensor = source.Find(name);
   if (tensor == nullptr) tensor = source.Find(absl::StrCat(name, kWeight));
   if (tensor == nullptr) {
@@ -439,6 +444,7 @@ void PrintPlan(const Plan& plan, std::ostream& out) {
   }
   table.Print(out);
   for (const std::string& warning : AllWarnings(plan)) out << "warning: " << io::PrintableLine(warning) << "\n";
+  if (!plan.experts.empty()) out << "experts: " << io::PrintableLine(plan.experts) << "\n";
   out << plan.tensors.size() << " tensors, " << plan.num_quantized << " to be quantized; " << HumanBytes(plan.old_bytes)
       << " -> " << HumanBytes(plan.new_bytes) << " in " << plan.shard_names.size()
       << (plan.shard_names.size() == 1 ? " file" : " files") << "\n";
@@ -482,6 +488,7 @@ std::string PlanToJson(const Plan& plan, absl::Span<const CopiedFile> copied) {
                      {"new_bytes", plan.new_bytes},
                      {"files", plan.shard_names},
                      {"copied", std::move(files)},
+                     {"experts", plan.experts.empty() ? Json() : Json(plan.experts)},
                      {"warnings", plan.warnings},
                      {"quantization_config", Json::parse(QuantizationConfigToJson(plan.quantization_config))}};
   return json.dump(2, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace) + "\n";

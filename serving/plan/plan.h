@@ -25,12 +25,18 @@
 
 namespace aqt::serving {
 
+// What a user can do about experts whose layout is not known.
+inline constexpr char kSplitExperts[] =
+    "to quantize them, say how they are stored in `fused_experts` of a `family` of the configuration "
+    "(docs/converting.md), or split them into one weight per expert";
+
 struct PlanOptions {
   bool single_file = false;     // all tensors go to one file; overrides the other options
   int64_t max_shard_bytes = 0;  // bytes of tensors per file; 0: no limit
   bool keep_shards = false;     // without a limit: files with the names of the input's, and an index
   std::string stem = "model";   // of the names of new files: "model.safetensors", "model-00001-of-00002.safetensors"
   std::set<std::string> keep_float;  // tensors to leave as they are, because they hold a NaN or an infinity
+  RuleSet::ExpertsOfSource experts = {.part_of = nullptr, .why_kept = kSplitExperts};
 };
 
 struct Plan {
@@ -39,6 +45,7 @@ struct Plan {
   bool has_index = false;                  // of the output
   QuantizationConfig quantization_config;  // without groups if nothing is quantized: then none is written
   std::string torch_dtype;  // for config.json, where nothing is quantized: "float32"; empty: that of the input
+  std::string experts;      // how experts were split, for the user; empty if they were not
   std::vector<std::string> warnings;  // about the whole plan, not single tensors; AllWarnings has both
   int num_quantized = 0;
   int64_t old_bytes = 0;
@@ -75,7 +82,7 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const io::FileSystem& fs, const io::
 // One line per rule that Decide tries for the tensor of that name, then its decision. InvalidArgument, with similar
 // names, if the source does not have it; Unimplemented as in MakePlan.
 absl::StatusOr<std::string> Explain(const io::TensorSource& source, const ModelConfig& model, const Recipe& recipe,
-                                    absl::string_view tensor);
+                                    absl::string_view tensor, const PlanOptions& options = {});
 
 // A table: tensor, shape, dtype, deciding rule, scheme, bytes before and after, and a warning; then totals.
 void PrintPlan(const Plan& plan, std::ostream& out);

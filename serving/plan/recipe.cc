@@ -41,7 +41,8 @@ std::string Recipe::Text() const {
 
 std::string Recipe::Digest() const {
   uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
-  for (const char c : absl::StrCat(Text(), "\n", ToString(weight_rules), "\n", keep_non_finite)) {
+  const char* const chosen = experts == Experts::kAuto ? "" : experts == Experts::kSplit ? "\nsplit" : "\nkeep";
+  for (const char c : absl::StrCat(Text(), "\n", ToString(weight_rules), "\n", keep_non_finite, chosen)) {
     hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3;
   }
   return absl::StrFormat("%016x", hash);
@@ -67,11 +68,13 @@ absl::StatusOr<Recipe> LoadRecipe(const io::FileSystem& fs, const RecipeSource& 
   if (recipe.config.has_value()) {
     recipe.weight_rules = recipe.config->weight_rules;
     recipe.keep_non_finite = recipe.config->keep_non_finite;
+    recipe.experts = recipe.config->experts;
   }
   recipe.weight_rules = source.weight_rules.value_or(recipe.weight_rules);
   recipe.keep_non_finite = source.keep_non_finite.value_or(recipe.keep_non_finite);
+  recipe.experts = source.experts.value_or(recipe.experts);
   if (recipe.config.has_value()) {
-    recipe.config->text = TextWith(*recipe.config, recipe.weight_rules, recipe.keep_non_finite);
+    recipe.config->text = TextWith(*recipe.config, recipe.weight_rules, recipe.keep_non_finite, recipe.experts);
   }
   return recipe;
 }

@@ -19,6 +19,7 @@ struct Recipe {
   std::optional<QuantizationConfig> like;  // --scheme-from
   WeightRules weight_rules = WeightRules::kCompressedTensors;
   bool keep_non_finite = false;
+  Experts experts = Experts::kAuto;
   bool strict = false;  // a rule or ignore entry without effect is an error, not a warning
 
   // As text: a textproto or a JSON object.
@@ -36,6 +37,7 @@ struct RecipeSource {
   // Each overrides the configuration.
   std::optional<WeightRules> weight_rules;
   std::optional<bool> keep_non_finite;
+  std::optional<Experts> experts;
   bool strict = false;
 };
 

@@ -163,6 +163,13 @@ const RuleSet::Ignore* RuleSet::FindIgnore(absl::string_view tensor, absl::strin
   return found;
 }
 
+const RuleSet::Ignore* RuleSet::FindIgnoreOf(absl::string_view tensor, absl::string_view module) {
+  const Ignore* const found = FindIgnore(tensor, module);
+  if (found != nullptr || !experts_.part_of) return found;
+  const absl::string_view whole = experts_.part_of(tensor);
+  return whole.empty() ? nullptr : FindIgnore(whole, ParentOf(whole));
+}
+
 // The decision for a tensor that is not a module's weight of rank 2 or more.
 Decision RuleSet::NoCandidate(const io::TensorSpec& tensor) {
   Decision decision;
@@ -172,8 +179,8 @@ Decision RuleSet::NoCandidate(const io::TensorSpec& tensor) {
     decision.role = roles_->Of(tensor.name, tensor.shape).role;
     if (decision.role == Role::kExperts) {
       decision.warning =
-          absl::StrCat("rank ", tensor.shape.rank(), ": all experts in one tensor, carried over as it is; ",
-                       "to quantize them, split them into one weight per expert");
+          absl::StrCat("rank ", tensor.shape.rank(), ": all experts in one tensor, carried over as it is",
+                       experts_.why_kept.empty() ? "" : "; ", experts_.why_kept);
     }
   }
   // An entry of the ignore list may name such a tensor; then it counts as used.
@@ -236,7 +243,7 @@ absl::StatusOr<Decision> RuleSet::Decide(const io::TensorSpec& tensor, const std
   if (role.role != Role::kLinear) note(absl::StrCat("the module is: ", what));
   const std::string built_in = absl::StrCat("built-in ignore list (", what, ")");
   const bool on_built_in_list = passed_over_(role.role);
-  const Ignore* const by_user = FindIgnore(tensor.name, module);
+  const Ignore* const by_user = FindIgnoreOf(tensor.name, module);
   for (const size_t i : trace != nullptr ? rule_index_.All() : rule_index_.Candidates(tensor.name, module)) {
     Rule& rule = rules_[i];
     const bool of_class = !rule.embeddings || role.role == Role::kEmbedding || role.role == Role::kPositions;

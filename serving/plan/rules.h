@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -67,6 +68,15 @@ class RuleSet {
   absl::StatusOr<Decision> Decide(const io::TensorSpec& tensor, const std::optional<ModuleRole>& role, bool tied,
                                   std::vector<std::string>* trace = nullptr);
 
+  // How the experts of the source came about.
+  struct ExpertsOfSource {
+    // For the name of a weight that is a part of another tensor of the checkpoint: the name of that tensor. Otherwise
+    // empty. An ignore entry that names the tensor applies to its parts.
+    std::function<absl::string_view(absl::string_view)> part_of;
+    std::string why_kept;  // why tensors of all experts are not split, or what to do about it
+  };
+  void SetExperts(ExpertsOfSource experts) { experts_ = std::move(experts); }
+
   // The role of a candidate's module; null for a tensor that is not a candidate.
   static std::optional<ModuleRole> RoleOf(const io::TensorSpec& tensor, const ModuleRoles& roles);
 
@@ -97,11 +107,14 @@ class RuleSet {
   explicit RuleSet(const ModuleRoles& roles) : roles_(&roles) {}
   static absl::StatusOr<Matcher> MakeMatcher(absl::string_view entry);
   const Ignore* FindIgnore(absl::string_view tensor, absl::string_view module);
+  // The same for the tensor, or the one that it is a part of.
+  const Ignore* FindIgnoreOf(absl::string_view tensor, absl::string_view module);
   Decision NoCandidate(const io::TensorSpec& tensor);
   absl::Status CheckSuitable(const Rule& rule, const io::TensorSpec& tensor, const ModuleRole& role, bool tied,
                              Decision& decision) const;
 
   const ModuleRoles* roles_;
+  ExpertsOfSource experts_;
   std::vector<Ignore> ignores_;
   // The roles skipped by rules that follow the built-in list.
   bool (*passed_over_)(Role) = &IsBuiltInIgnored;

@@ -1,0 +1,76 @@
+#include "serving/convert/plan_input.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "aqt/core/status_macros.h"
+#include "aqt/io/printable.h"
+#include "aqt/io/tensors/tensor_views.h"
+#include "serving/formats/quantized_already.h"
+
+namespace aqt::serving {
+namespace {
+
+bool QuantizesAnExpert(const Plan& plan, const io::ViewSource& split) {
+  return std::any_of(plan.tensors.begin(), plan.tensors.end(), [&](const TensorPlan& tensor) {
+    return tensor.quantized() && split.ViewedBy(tensor.name()) != nullptr;
+  });
+}
+
+// The weights of `split` and the tensors that they are parts of.
+RuleSet::ExpertsOfSource PartsOf(const io::ViewSource& split) {
+  return {.part_of = [&split](absl::string_view name) -> absl::string_view {
+            const io::TensorInfo* const whole = split.ViewedBy(name);
+            return whole == nullptr ? absl::string_view() : whole->name;
+          },
+          .why_kept = kSplitExperts};
+}
+
+}  // namespace
+
+absl::StatusOr<Plan> PlanInput(ModelInput& input, const Recipe& recipe, PlanOptions options) {
+  if (recipe.experts == Experts::kKeep) {
+    options.experts.why_kept = "--experts keep";
+    return MakePlan(input.tensors(), input.model(), recipe, options);
+  }
+  AQT_RETURN_IF_ERROR(CheckNotQuantized(input.tensors(), input.model()));  // before its parts look incomplete
+  AQT_RETURN_IF_ERROR(recipe.experts == Experts::kSplit ? input.NeedSplit() : input.Split());
+  const io::ViewSource* const split = input.split();
+  if (split == nullptr) return MakePlan(input.tensors(), input.model(), recipe, options);
+  PlanOptions split_options = options;
+  split_options.experts = PartsOf(*split);
+  absl::StatusOr<Plan> plan = MakePlan(*split, input.model(), recipe, split_options);
+  if (plan.ok()) plan->experts = input.DescribeExperts();
+  if (recipe.experts == Experts::kSplit || (plan.ok() && QuantizesAnExpert(*plan, *split))) return plan;
+  input.Unsplit();
+  options.experts.why_kept = "no rule quantizes them";
+  absl::StatusOr<Plan> kept = MakePlan(input.tensors(), input.model(), recipe, options);
+  if (plan.ok() || !kept.ok()) return kept;
+  return absl::Status(plan.status().code(),
+                      absl::StrCat(plan.status().message(),
+                                   "; --experts keep leaves the experts of a layer in one tensor, in floating point"));
+}
+
+absl::StatusOr<std::string> ExplainInput(ModelInput& input, const Recipe& recipe, absl::string_view tensor) {
+  // Decides whether experts are split; the errors of the plan belong to other tensors.
+  PlanOptions options;
+  const absl::StatusOr<Plan> plan = PlanInput(input, recipe, options);
+  if (!plan.ok() && recipe.experts != Experts::kKeep) AQT_RETURN_IF_ERROR(input.Split());
+  const io::ViewSource* const split = input.split();
+  if (split == nullptr) return Explain(input.tensors(), input.model(), recipe, tensor, options);
+  std::string first, last;
+  for (const io::TensorInfo& part : split->tensors()) {
+    const io::TensorInfo* const whole = split->ViewedBy(part.name);
+    if (whole == nullptr || whole->name != tensor) continue;
+    if (first.empty()) first = part.name;
+    last = part.name;
+  }
+  if (!first.empty()) {
+    return absl::StrCat(io::Printable(tensor), "\n  split into one weight for each expert, from ", io::Printable(first),
+                        " to ", io::Printable(last), ", which are explained by their own names\n");
+  }
+  options.experts = PartsOf(*split);
+  return Explain(*split, input.model(), recipe, tensor, options);
+}
+
+}  // namespace aqt::serving
