@@ -53,6 +53,7 @@ ROOMS = {
                                  testonly=True),
     "aqt/quant": _room("aliases of the documented libraries"),
     "aqt/stored": _room("checkpoints whose weights are quantized already, read as float tensors", "aqt/io aqt/quant/weights"),
+    "aqt/gguf": _room("GGUF files: the container, and models as float tensors", "aqt/io aqt/quant/weights"),
     "aqt/graph": _room("programs: values, operations, tracing; independent of quantization", "aqt/kernels"),
     "aqt/graph/interpret": _room("evaluation, gradients and rewriting of programs", "aqt/graph"),
     "aqt/graph/draw": _room("programs as pictures", "aqt/graph"),
