@@ -86,7 +86,8 @@ ROOMS = {
                               "serving/formats configs"),
     "serving/plan": _room("the decision for each tensor: configuration, rules, plan", "serving/families"),
     "serving/convert": _room("conversion, verification and inspection of checkpoints", "serving/plan aqt/stored"),
-    "serving/cli": _room("the `aqt` command", "serving/convert aqt/nn"),
+    "serving/gguf": _room("GGUF files with other types: rules, and the conversion", "serving/convert aqt/gguf"),
+    "serving/cli": _room("the `aqt` command", "serving/convert serving/gguf aqt/nn"),
     "serving": _room("the public targets", "serving/cli"),
 }
 

@@ -16,12 +16,22 @@ constexpr ModuleName kLlama[] = {
     {"attn_k", "self_attn.k_proj"},
     {"attn_v", "self_attn.v_proj"},
     {"attn_output", "self_attn.o_proj"},
-    {"attn_q_norm", "self_attn.q_norm"},
-    {"attn_k_norm", "self_attn.k_norm"},
     {"ffn_norm", "post_attention_layernorm"},
     {"ffn_gate", "mlp.gate_proj"},
     {"ffn_up", "mlp.up_proj"},
     {"ffn_down", "mlp.down_proj"},
+};
+
+constexpr ModuleName kHeadNorms[] = {
+    {"attn_q_norm", "self_attn.q_norm"},
+    {"attn_k_norm", "self_attn.k_norm"},
+};
+
+constexpr ModuleName kSharedExpert[] = {
+    {"ffn_gate_inp_shexp", "mlp.shared_expert_gate"},
+    {"ffn_gate_shexp", "mlp.shared_expert.gate_proj"},
+    {"ffn_up_shexp", "mlp.shared_expert.up_proj"},
+    {"ffn_down_shexp", "mlp.shared_expert.down_proj"},
 };
 
 constexpr ModuleName kMixtral[] = {
@@ -43,17 +53,11 @@ constexpr ModuleName kQwenMoe[] = {
     {"attn_k", "self_attn.k_proj"},
     {"attn_v", "self_attn.v_proj"},
     {"attn_output", "self_attn.o_proj"},
-    {"attn_q_norm", "self_attn.q_norm"},
-    {"attn_k_norm", "self_attn.k_norm"},
     {"ffn_norm", "post_attention_layernorm"},
     {"ffn_gate_inp", "mlp.gate"},
     {"ffn_gate_exps", "mlp.experts.{E}.gate_proj"},
     {"ffn_up_exps", "mlp.experts.{E}.up_proj"},
     {"ffn_down_exps", "mlp.experts.{E}.down_proj"},
-    {"ffn_gate_inp_shexp", "mlp.shared_expert_gate"},
-    {"ffn_gate_shexp", "mlp.shared_expert.gate_proj"},
-    {"ffn_up_shexp", "mlp.shared_expert.up_proj"},
-    {"ffn_down_shexp", "mlp.shared_expert.down_proj"},
 };
 
 constexpr ModuleName kGemma2[] = {
@@ -62,8 +66,6 @@ constexpr ModuleName kGemma2[] = {
     {"attn_k", "self_attn.k_proj"},
     {"attn_v", "self_attn.v_proj"},
     {"attn_output", "self_attn.o_proj"},
-    {"attn_q_norm", "self_attn.q_norm"},
-    {"attn_k_norm", "self_attn.k_norm"},
     {"post_attention_norm", "post_attention_layernorm"},
     {"ffn_norm", "pre_feedforward_layernorm"},
     {"ffn_gate", "mlp.gate_proj"},
@@ -120,16 +122,16 @@ constexpr ConfigKey kPhi3Keys[] = {
 };
 
 constexpr Architecture kArchitectures[] = {
-    {"llama", "llama", "LlamaForCausalLM", kLlama, {}, true, false, true},
-    {"llama", "mixtral", "MixtralForCausalLM", kMixtral, kMixtralKeys, true, false, true},
-    {"qwen2", "qwen2", "Qwen2ForCausalLM", kLlama, {}, false, false, false},
-    {"qwen2moe", "qwen2_moe", "Qwen2MoeForCausalLM", kQwenMoe, kQwenMoeKeys, false, false, false},
-    {"qwen3", "qwen3", "Qwen3ForCausalLM", kLlama, {}, false, false, true},
-    {"qwen3moe", "qwen3_moe", "Qwen3MoeForCausalLM", kQwenMoe, kQwenMoeKeys, false, false, true},
-    {"gemma", "gemma", "GemmaForCausalLM", kLlama, {}, false, true, true},
-    {"gemma2", "gemma2", "Gemma2ForCausalLM", kGemma2, kGemma2Keys, false, true, true},
-    {"gemma3", "gemma3_text", "Gemma3ForCausalLM", kGemma2, kWindowKeys, false, true, true},
-    {"phi3", "phi3", "Phi3ForCausalLM", kPhi3, kPhi3Keys, false, false, false},
+    {"llama", "llama", "LlamaForCausalLM", kLlama, {}, {}, true, false, true},
+    {"llama", "mixtral", "MixtralForCausalLM", kMixtral, {}, kMixtralKeys, true, false, true},
+    {"qwen2", "qwen2", "Qwen2ForCausalLM", kLlama, {}, {}, false, false, false},
+    {"qwen2moe", "qwen2_moe", "Qwen2MoeForCausalLM", kQwenMoe, kSharedExpert, kQwenMoeKeys, false, false, false},
+    {"qwen3", "qwen3", "Qwen3ForCausalLM", kLlama, kHeadNorms, {}, false, false, true},
+    {"qwen3moe", "qwen3_moe", "Qwen3MoeForCausalLM", kQwenMoe, kHeadNorms, kQwenMoeKeys, false, false, true},
+    {"gemma", "gemma", "GemmaForCausalLM", kLlama, {}, {}, false, true, true},
+    {"gemma2", "gemma2", "Gemma2ForCausalLM", kGemma2, {}, kGemma2Keys, false, true, true},
+    {"gemma3", "gemma3_text", "Gemma3ForCausalLM", kGemma2, kHeadNorms, kWindowKeys, false, true, true},
+    {"phi3", "phi3", "Phi3ForCausalLM", kPhi3, {}, kPhi3Keys, false, false, false},
 };
 // clang-format on
 

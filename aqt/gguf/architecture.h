@@ -25,6 +25,7 @@ struct Architecture {
   absl::string_view model_type;  // of config.json
   absl::string_view class_name;  // in `architectures`
   absl::Span<const ModuleName> modules;
+  absl::Span<const ModuleName> more_modules;
   // In addition to those that all have.
   absl::Span<const ConfigKey> keys;
   bool paired_heads = false;    // rows of q and k: TensorView::head_rows

@@ -1,5 +1,6 @@
 #include "aqt/gguf/model_config.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -189,10 +190,13 @@ absl::StatusOr<std::string> MakeModelConfig(const GgufModel& model, const Archit
   };
   AQT_RETURN_IF_ERROR(AddKeys(file, "tokenizer.ggml", kTokens, lines));
   lines.Add("tie_word_embeddings", FindTensor(model, "output.weight") == nullptr ? "true" : "false");
-  if (absl::StartsWith(architecture.name, "gemma2") || architecture.name == "gemma3") {
+  if (architecture.name == "gemma2" || architecture.name == "gemma3") {
     warnings.push_back(
         absl::StrCat("the file does not say query_pre_attn_scalar, whose default of 256 in config.json is ",
                      "wrong for the models of 27 billion parameters"));
+  }
+  if (architecture.name == "qwen3moe") {
+    warnings.push_back("the file does not say norm_topk_prob; released models have true, and the default is false");
   }
   return lines.Text();
 }

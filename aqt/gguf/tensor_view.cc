@@ -68,7 +68,8 @@ class Mapper {
       return Unknown(tensor);
     }
     module = module.substr(end + 1);
-    const ModuleName* const known = FindModule(architecture_.modules, module);
+    const ModuleName* known = FindModule(architecture_.modules, module);
+    if (known == nullptr) known = FindModule(architecture_.more_modules, module);
     if (known == nullptr) return Unknown(tensor);
     const std::string model_name = absl::StrCat("model.layers.", layer, ".", known->model, suffix);
     if (absl::StrContains(known->model, kExpertNumber)) return AddExperts(file, index, model_name, views);

@@ -11,6 +11,7 @@
 #include "absl/strings/strip.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/io/printable.h"
+#include "aqt/quant/weights/ggml_types.h"
 #include "aqt/quant/weights/microscaled.h"
 #include "configs/config_text.h"
 #include "configs/convert.pb.h"
@@ -145,6 +146,29 @@ absl::StatusOr<Scheme> ReadScheme(const config::Scheme& message, const Place& pl
   return scheme;
 }
 
+// Fields that only `quantize` has.
+absl::Status CheckOnlyQuantize(const config::ConvertRule& message, absl::string_view action, const Place& place) {
+  if (message.quantize_tied()) {
+    return place.In(message, "quantize_tied")
+        .Error(absl::StrCat("quantize_tied is only valid with quantize, not with ", action));
+  }
+  if (message.has_on_split_group()) {
+    return place.In(message, "on_split_group")
+        .Error(absl::StrCat("on_split_group is only valid with quantize, not with ", action));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ggml::Type> ReadGguf(const config::Gguf& message, const Place& place) {
+  std::vector<absl::string_view> names;
+  for (const ggml::Type type : ggml::WrittenTypes()) {
+    names.push_back(ggml::InfoOf(type).name);
+    if (absl::EqualsIgnoreCase(names.back(), message.type())) return type;
+  }
+  return place.Error(absl::StrCat("gguf has the type \"", io::Printable(message.type()), "\"; ",
+                                  absl::StrJoin(names, ", "), " are written"));
+}
+
 absl::StatusOr<ConfigRule> ReadRule(const config::ConvertRule& message, const Place& place) {
   ConfigRule rule;
   if (message.match().empty()) return place.Error("a rule needs match, a regular expression");
@@ -165,16 +189,14 @@ absl::StatusOr<ConfigRule> ReadRule(const config::ConvertRule& message, const Pl
       if (rule.keep_unsuitable)
         return place.In(message, "on_unsuitable")
             .Error("on_unsuitable is only valid with quantize, not with keep_float");
-      if (message.quantize_tied()) {
-        return place.In(message, "quantize_tied")
-            .Error("quantize_tied is only valid with quantize, not with keep_float");
-      }
-      if (message.has_on_split_group()) {
-        return place.In(message, "on_split_group")
-            .Error("on_split_group is only valid with quantize, not with keep_float");
-      }
+      AQT_RETURN_IF_ERROR(CheckOnlyQuantize(message, "keep_float", place));
       break;
-    case config::ConvertRule::ACTION_NOT_SET: return place.Error("a rule needs quantize or keep_float");
+    case config::ConvertRule::kGguf: {
+      AQT_ASSIGN_OR_RETURN(rule.gguf, ReadGguf(message.gguf(), place.In(message, "gguf")));
+      AQT_RETURN_IF_ERROR(CheckOnlyQuantize(message, "gguf", place));
+      break;
+    }
+    case config::ConvertRule::ACTION_NOT_SET: return place.Error("a rule needs quantize, keep_float or gguf");
   }
   return rule;
 }

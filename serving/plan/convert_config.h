@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "aqt/quant/weights/ggml_types.h"
 #include "serving/families/model_family.h"
 #include "serving/formats/scheme.h"
 #include "serving/formats/weight_rules.h"
@@ -26,8 +27,9 @@ enum class Experts : uint8_t { kAuto, kSplit, kKeep };
 
 struct ConfigRule {
   std::string name;
-  std::string match;             // RE2
-  std::optional<Scheme> scheme;  // null: keep the weight in floating point
+  std::string match;               // RE2
+  std::optional<Scheme> scheme;    // null: keep the weight in floating point, or write it as `gguf`
+  std::optional<ggml::Type> gguf;  // of a GGUF file
   bool override_ignore = false;
   bool quantize_tied = false;    // also input and output embeddings that are one tensor
   bool keep_unsuitable = false;  // else a weight that does not suit the scheme is an error

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -67,6 +68,22 @@ non_finite: NON_FINITE_KEEP_FLOAT)",
   EXPECT_FALSE(config->default_ignore);
   EXPECT_EQ(config->weight_rules, WeightRules::kAqt);
   EXPECT_TRUE(config->keep_non_finite);
+}
+
+TEST(ConvertConfigTest, TypesOfGguf) {
+  const auto config = ParseConvertConfig("schema: 1 rule { match: 'a' gguf { type: 'q4_k' } }", "x");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->rules[0].gguf, ggml::Type::kQ4K);
+  EXPECT_FALSE(config->rules[0].scheme.has_value());
+  for (const auto& [preset, type] :
+       std::vector<std::pair<std::string, ggml::Type>>{{"gguf_q8_0", ggml::Type::kQ8_0},
+                                                       {"gguf_q4_0", ggml::Type::kQ4_0},
+                                                       {"gguf_q4_k", ggml::Type::kQ4K},
+                                                       {"gguf_q6_k", ggml::Type::kQ6K},
+                                                       {"gguf_mxfp4", ggml::Type::kMXFP4}}) {
+    EXPECT_EQ(ConvertPreset(preset)->rules[0].gguf, type);
+    EXPECT_TRUE(ConvertPreset(preset)->rules[0].keep_unsuitable);
+  }
 }
 
 // Every layout of the table has a name in the configuration.
@@ -174,7 +191,7 @@ TEST(ConvertConfigTest, ErrorsHaveLineAndColumn) {
            {"schema: 1", "my.textproto:1:1: ", "neither a rule nor a base"},
            {"schema: 1\nrule { match: 'a(' keep_float {} }", "my.textproto:2:8: ", "missing )"},
            {"schema: 1\nrule { keep_float {} }", "my.textproto:2:1: ", "needs match"},
-           {"schema: 1\nrule { match: 'a' }", "my.textproto:2:1: ", "needs quantize or keep_float"},
+           {"schema: 1\nrule { match: 'a' }", "my.textproto:2:1: ", "needs quantize, keep_float or gguf"},
            {"schema: 1\nbase: 'w8a16'\nignore: 'a'\nignore: '['",
             "my.textproto:4:1: ", "not a valid regular expression"},
            {"schema: 1\nrule { match: 'a' keep_float {} on_unsuitable: ON_UNSUITABLE_KEEP_FLOAT }",
@@ -192,6 +209,10 @@ TEST(ConvertConfigTest, ErrorsHaveLineAndColumn) {
             "my.textproto:2:19: ", "floats of 4, 6 or 8 bits in groups of 32", absl::StatusCode::kUnimplemented},
            {"schema: 1\nrule { match: 'a' keep_float {} quantize_tied: true }",
             "my.textproto:2:33: ", "quantize_tied is only valid with quantize"},
+           {"schema: 1\nrule { match: 'a' gguf { type: 'Q5_0' } }", "my.textproto:2:19: ",
+            "gguf has the type \"Q5_0\"; Q8_0, Q4_0, Q4_K, Q6_K, MXFP4, F32, F16, BF16 are written"},
+           {"schema: 1\nrule { match: 'a' gguf { type: 'F16' } on_split_group: ON_SPLIT_GROUP_WARN }",
+            "my.textproto:2:40: ", "on_split_group is only valid with quantize, not with gguf"},
        }) {
     const absl::StatusOr<ConvertConfig> config = ParseConvertConfig(c.text, "my.textproto");
     EXPECT_EQ(config.status().code(), c.code) << c.text;

@@ -87,6 +87,11 @@ absl::StatusOr<RuleSet> RuleSet::FromConfig(const ConvertConfig& config, const M
     const ConfigRule& from = config.rules[i];
     Rule rule;
     rule.label = absl::StrCat("rule ", i + 1, " \"", io::Printable(from.name), "\"");
+    if (from.gguf.has_value()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(rule.label, " writes the GGUF type ", ggml::InfoOf(*from.gguf).name,
+                       ", which only GGUF files have: name a GGUF file as IN, and an OUT ", "that ends in .gguf"));
+    }
     rule.matches = FullMatcher(from.match);
     rule.scheme = from.scheme;
     rule.heeds_ignore = rule.heeds_built_in = !from.override_ignore;

@@ -340,5 +340,18 @@ TEST(RulesTest, TraceShowsEveryRule) {
                                  "rule 2 \".*\": matches, but gives way to built-in ignore list (output head)"));
 }
 
+TEST(RulesTest, ATypeOfGgufIsForGgufFiles) {
+  ConvertConfig config;
+  config.rules.emplace_back();
+  config.rules[0].name = "layers";
+  config.rules[0].match = ".*";
+  config.rules[0].gguf = ggml::Type::kQ4K;
+  const absl::Status status = RuleSet::FromConfig(config, NamesOnly()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(),
+            "rule 1 \"layers\" writes the GGUF type Q4_K, which only GGUF files have: name a GGUF file as IN, "
+            "and an OUT that ends in .gguf");
+}
+
 }  // namespace
 }  // namespace aqt::serving

@@ -1,6 +1,7 @@
 // Input: a textproto of aqt.config.Convert, a recipe of the converter. An error names a place in the text. An accepted
 // configuration is unchanged when written and read again, and decides on any weight.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -34,7 +35,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 
   static const auto* const roles = new serving::ModuleRoles();
   absl::StatusOr<serving::RuleSet> rules = serving::RuleSet::FromConfig(*config, *roles);
-  AQT_CHECK(rules.ok());
+  const bool for_gguf = std::any_of(config->rules.begin(), config->rules.end(),
+                                    [](const serving::ConfigRule& rule) { return rule.gguf.has_value(); });
+  AQT_CHECK(rules.ok() != for_gguf);
+  if (for_gguf) return 0;
   static const auto* const tensors = new std::vector<aqt::io::TensorSpec>{
       {"model.layers.0.mlp.up_proj.weight", FileDType::kBF16, {64, 128}},
       {"model.embed_tokens.weight", FileDType::kF32, {10, 50}},
