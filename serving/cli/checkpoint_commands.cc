@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -38,6 +39,7 @@
 #include "serving/convert/model_input.h"
 #include "serving/convert/plan_input.h"
 #include "serving/convert/verify.h"
+#include "serving/gguf/gguf_job.h"
 #include "serving/plan/convert_config.h"
 #include "serving/plan/plan.h"
 #include "serving/plan/recipe.h"
@@ -67,7 +69,8 @@ constexpr char kConvertExamples[] = R"(Examples:
   aqt convert model/ out/ --scheme-from other-model/config.json
   aqt convert model/ out/ --preset w8a8_static --calibration ranges.safetensors
   aqt convert model/ out/ --config my.textproto --max-shard-size 5GB --jobs 8 --force
-  aqt convert model/ out/ --preset fp8_dynamic --exclude 'checkpoint-*/' --exclude '*.pt')";
+  aqt convert model/ out/ --preset fp8_dynamic --exclude 'checkpoint-*/' --exclude '*.pt'
+  aqt convert model-F16.gguf model-Q4_K.gguf --preset gguf_q4_k)";
 
 constexpr char kDequantizeExamples[] = R"(Examples:
   aqt dequantize model-awq/ model/ --dtype bf16
@@ -81,7 +84,7 @@ constexpr char kExplainExamples[] = R"(Examples:
   aqt explain model/ model.layers.0.mlp.up_proj --preset w8a8_dynamic
   aqt explain model/ lm_head.weight --config my.textproto)";
 
-constexpr char kInputHelp[] = "a .safetensors file (.bin, .pth, .npz, .npy, .msgpack), or a folder";
+constexpr char kInputHelp[] = "a .safetensors file (.bin, .pth, .npz, .npy, .msgpack, .gguf), or a folder";
 
 int DefaultJobs() { return std::clamp<int>(static_cast<int>(std::thread::hardware_concurrency()), 1, 8); }
 
@@ -279,6 +282,40 @@ int64_t PeakResidentBytes() {
   return int64_t{usage.ru_maxrss} * 1024;
 }
 
+std::function<std::unique_ptr<Progress>(int64_t)> MakeProgress(const Flags& flags, const Console& console) {
+  const bool bar = flags.progress == "always" || (flags.progress == "auto" && console.err_is_terminal);
+  const ProgressStyle style = flags.progress == "never" ? ProgressStyle::kNone
+                              : bar                     ? ProgressStyle::kBar
+                                                        : ProgressStyle::kLines;
+  return [style, &console](int64_t bytes) { return std::make_unique<Progress>(style, bytes, console.err); };
+}
+
+// From GGUF to GGUF.
+absl::StatusOr<ExitCode> RunConvertGguf(const Flags& flags, const io::FileSystem& fs, const Console& console) {
+  const bool unused =
+      !flags.calibration.empty() || !flags.max_shard_size.empty() || !flags.exclude.empty() || !flags.rules.empty() ||
+      !flags.experts.empty() || !flags.raw_dtype.empty();
+  if (unused) {
+    return absl::InvalidArgumentError(
+        "--calibration, --max-shard-size, --exclude, --rules, --experts and --dtype have no meaning for a GGUF file as "
+        "OUT; leave them out");
+  }
+  GgufJob job;
+  job.input = flags.input;
+  job.output = flags.output;
+  job.recipe = ToRecipeSource(flags);
+  job.allow_requantize = flags.allow_requantize;
+  job.force = flags.force;
+  job.jobs = flags.jobs;
+  job.cancelled = console.interrupted;
+  job.make_progress = MakeProgress(flags, console);
+  AQT_ASSIGN_OR_RETURN(const GgufReport report, RunGgufJob(fs, job));
+  for (const std::string& warning : report.warnings) console.err << "warning: " << io::PrintableLine(warning) << "\n";
+  console.out << io::PrintableLine(flags.output) << ": " << report.num_changed << " of " << report.num_tensors
+              << " tensors changed, " << HumanBytes(report.old_bytes) << " -> " << HumanBytes(report.new_bytes) << "\n";
+  return ExitCode::kOk;
+}
+
 // Runs a job with the flags that converting and dequantizing share, and reports what was done.
 absl::StatusOr<ExitCode> RunJob(const Flags& flags, ConvertJob job, const io::FileSystem& fs, const Console& console) {
   job.input = flags.input;
@@ -288,11 +325,7 @@ absl::StatusOr<ExitCode> RunJob(const Flags& flags, ConvertJob job, const io::Fi
   job.jobs = flags.jobs;
   AQT_ASSIGN_OR_RETURN(job.max_shard_bytes, MaxShardBytes(flags));
   job.cancelled = console.interrupted;
-  const bool bar = flags.progress == "always" || (flags.progress == "auto" && console.err_is_terminal);
-  const ProgressStyle style = flags.progress == "never" ? ProgressStyle::kNone
-                              : bar                     ? ProgressStyle::kBar
-                                                        : ProgressStyle::kLines;
-  job.make_progress = [&](int64_t bytes) { return std::make_unique<Progress>(style, bytes, console.err); };
+  job.make_progress = MakeProgress(flags, console);
 
   const auto start = std::chrono::steady_clock::now();
   AQT_ASSIGN_OR_RETURN(const ConvertReport report, RunConvertJob(fs, job));
@@ -326,6 +359,7 @@ absl::StatusOr<ExitCode> RunConvert(const Flags& flags, const io::FileSystem& fs
   }
   AQT_RETURN_IF_ERROR(NeedPath("IN", flags.input));
   AQT_RETURN_IF_ERROR(NeedPath("OUT", flags.output));
+  if (IsGgufName(flags.output)) return RunConvertGguf(flags, fs, console);
   ConvertJob job;
   job.raw_dtype = RawDType(flags);
   job.recipe = ToRecipeSource(flags);
@@ -421,7 +455,8 @@ void AddOutputFlags(CLI::App& command, Flags& flags) {
 CLI::App* AddConvert(CLI::App& app, Flags& flags) {
   CLI::App* convert = app.add_subcommand("convert", "write a quantized checkpoint")->footer(kConvertExamples);
   convert->add_option("IN", flags.input, kInputHelp);
-  convert->add_option("OUT", flags.output, "a .safetensors file or a folder; it appears only when it is complete");
+  convert->add_option("OUT", flags.output,
+                      "a .safetensors file, a folder, or a .gguf file; it appears only when it is complete");
   AddRecipeFlags(*convert, flags);
   convert->add_option("--calibration", flags.calibration, "ranges of the activations, for static schemes")
       ->type_name("FILE");

@@ -1,10 +1,12 @@
 #include "serving/cli/convert_command.h"
 
+#include <cstdint>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "aqt/gguf/gguf_writer.h"
 #include "aqt/io/file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -88,6 +90,27 @@ TEST_F(ConvertTest, HelpListsOnlyItsCommands) {
   }
   EXPECT_EQ(Run({"--version"}), 0);
   EXPECT_THAT(out_, HasSubstr("SIMD target: "));
+}
+
+TEST_F(ConvertTest, FromGgufToGguf) {
+  const std::vector<gguf::GgufTensorSpec> tensors = {{"blk.0.ffn_up.weight", ggml::Type::kF32, {2, 32}}};
+  auto writer = gguf::GgufWriter::Create(io::LocalFileSystem(), "in.gguf", {}, tensors).value();
+  const std::vector<uint8_t> zeros(2 * 32 * sizeof(float));
+  ASSERT_TRUE(writer->Write(0, 0, zeros).ok());
+  ASSERT_TRUE(writer->Finish().ok());
+  EXPECT_EQ(Run({"convert", "in.gguf", "out.gguf", "--preset", "gguf_q8_0", "--progress", "never"}), 0) << err_;
+  EXPECT_EQ(out_, "out.gguf: 1 of 1 tensors changed, 256 B -> 68 B\n");
+  ExpectError({"convert", "in.gguf", "out.gguf", "--preset", "gguf_q8_0"}, 4, "the output out.gguf exists; --force");
+  ExpectError({"convert", "out.gguf", "b.gguf", "--preset", "gguf_q4_0"}, 2, "--allow-requantize decodes");
+  EXPECT_EQ(Run({"convert", "out.gguf", "b.gguf", "--preset", "gguf_q4_0", "--allow-requantize"}), 0) << err_;
+  EXPECT_THAT(err_, HasSubstr("warning: 1 of the weights are quantized already (blk.0.ffn_up.weight: Q8_0)"));
+  ExpectError({"convert", "in.gguf", "c.gguf", "--preset", "w8a16"}, 2, "quantizes for safetensors, and OUT is a GGUF");
+  ExpectError({"convert", "in", "c.gguf", "--preset", "gguf_q8_0"}, 4, "has no GGUF model");
+  ExpectError({"convert", "in/config.json", "c.gguf", "--preset", "gguf_q8_0"}, 3, "does not begin with \"GGUF\"");
+  ExpectError({"convert", "in.gguf", "c.gguf", "--preset", "gguf_q8_0", "--exclude", "x"}, 2,
+              "have no meaning for a GGUF");
+  ExpectError({"convert", "in", "c", "--preset", "gguf_q8_0"}, 2,
+              "writes the GGUF type Q8_0, which only GGUF files have");
 }
 
 }  // namespace
