@@ -1,17 +1,11 @@
 #include "serving/cli/checkpoint_commands.h"
 
-#include <sys/resource.h>
-
-#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
-#include <fstream>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "CLI/CLI.hpp"
@@ -19,19 +13,18 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
-#include "absl/strings/strip.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/io/file.h"
 #include "aqt/io/printable.h"
 #include "aqt/io/tensors/checkpoint.h"
-#include "aqt/io/tensors/tensor_spec.h"
+#include "serving/cli/convert_summary.h"
+#include "serving/cli/diff_command.h"
 #include "serving/cli/flags.h"
+#include "serving/cli/shared_flags.h"
 #include "serving/convert/carried_files.h"
 #include "serving/convert/convert.h"
 #include "serving/convert/convert_job.h"
@@ -45,8 +38,6 @@
 #include "serving/plan/recipe.h"
 #include "serving/plan/whole_checkpoint.h"
 #include "serving/tools/exit_code.h"
-#include "serving/tools/parallel.h"
-#include "serving/tools/progress.h"
 #include "serving/tools/text.h"
 
 namespace aqt::serving {
@@ -84,10 +75,6 @@ constexpr char kExplainExamples[] = R"(Examples:
   aqt explain model/ model.layers.0.mlp.up_proj --preset w8a8_dynamic
   aqt explain model/ lm_head.weight --config my.textproto)";
 
-constexpr char kInputHelp[] = "a .safetensors file (.bin, .pth, .npz, .npy, .msgpack, .gguf), or a folder";
-
-int DefaultJobs() { return std::clamp<int>(static_cast<int>(std::thread::hardware_concurrency()), 1, 8); }
-
 void AddExperts(CLI::App& app, Flags& flags, const char* what) {
   app.add_option("--experts", flags.experts, what)->check(CLI::IsMember({"auto", "split", "keep"}))->type_name("WHAT");
 }
@@ -109,26 +96,11 @@ void AddRecipeFlags(CLI::App& app, Flags& flags) {
   app.add_flag("--strict", flags.strict, "fail if a rule or an ignore entry has no effect");
 }
 
-void AddRawDType(CLI::App& app, Flags& flags) {
-  app.add_option("--dtype", flags.raw_dtype,
-                 "the type of elements that NumPy's files do not name (|V1, |V2): bf16, f8_e4m3, f8_e5m2")
-      ->check(CLI::IsMember({"bf16", "f8_e4m3", "f8_e5m2"}))
-      ->type_name("NAME");
-}
-
 void AddExclude(CLI::App& app, Flags& flags, const char* what) {
   app.add_option("--exclude", flags.exclude,
                  absl::StrCat(what, " ('*.pth', 'checkpoint-*/', 'original/*'); may be given several times"))
       ->allow_extra_args(false)
       ->type_name("GLOB");
-}
-
-void AddJobs(CLI::App& app, Flags& flags) {
-  flags.jobs = DefaultJobs();
-  app.add_option("--jobs,-j", flags.jobs, absl::StrCat("threads, 1 to ", kMaxJobs, "; the results do not depend on it"))
-      ->check(CLI::Range(1, kMaxJobs))
-      ->type_name("N")
-      ->capture_default_str();
 }
 
 RecipeSource ToRecipeSource(const Flags& flags) {
@@ -170,18 +142,6 @@ absl::StatusOr<std::string> ConfigText(const Recipe& recipe, const Flags& flags)
 
 absl::Status NeedPath(absl::string_view name, const std::string& value) {
   return value.empty() ? absl::InvalidArgumentError(absl::StrCat(name, " is missing")) : absl::OkStatus();
-}
-
-std::optional<io::FileDType> RawDType(const Flags& flags) {
-  return io::FileDTypeFromString(absl::AsciiStrToUpper(flags.raw_dtype));
-}
-
-// Headers may be large, too: an interrupt while they are read ends the command afterwards.
-absl::StatusOr<io::Checkpoint> OpenCheckpoint(const std::string& path, const io::FileSystem& fs, const Console& console,
-                                              const Flags& flags, const std::string& leave_out = "") {
-  absl::StatusOr<io::Checkpoint> checkpoint = io::Checkpoint::Open(fs, path, InputFiles(RawDType(flags), leave_out));
-  AQT_RETURN_IF_ERROR(CheckCancelled(console.interrupted));
-  return checkpoint;
 }
 
 // Says how the weights of an input are quantized that is not of compressed-tensors.
@@ -262,39 +222,19 @@ absl::StatusOr<ExitCode> RunExplain(const Flags& flags, const io::FileSystem& fs
   AQT_RETURN_IF_ERROR(CheckWhole(fs, checkpoint).status());
   AQT_ASSIGN_OR_RETURN(ModelInput input,
                        ModelInput::Open(fs, checkpoint, MakeInputOptions(flags.allow_requantize, recipe)));
-  AQT_ASSIGN_OR_RETURN(const std::string text, ExplainInput(input, recipe, flags.tensor));
-  console.out << text;
-  return ExitCode::kOk;
-}
-
-// The peak since this program began. getrusage's ru_maxrss starts with that of the parent process.
-int64_t PeakResidentBytes() {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    absl::string_view kib = line;
-    int64_t number;
-    if (absl::ConsumePrefix(&kib, "VmHWM:") && absl::ConsumeSuffix(&kib, "kB") && absl::SimpleAtoi(kib, &number)) {
-      return number * 1024;
-    }
+  AQT_ASSIGN_OR_RETURN(const Explanation explanation, ExplainInput(input, recipe, flags.tensor));
+  if (flags.json) {
+    console.out << ExplanationToJson(explanation);
+  } else {
+    PrintExplanation(explanation, console.out);
   }
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return int64_t{usage.ru_maxrss} * 1024;
-}
-
-std::function<std::unique_ptr<Progress>(int64_t)> MakeProgress(const Flags& flags, const Console& console) {
-  const bool bar = flags.progress == "always" || (flags.progress == "auto" && console.err_is_terminal);
-  const ProgressStyle style = flags.progress == "never" ? ProgressStyle::kNone
-                              : bar                     ? ProgressStyle::kBar
-                                                        : ProgressStyle::kLines;
-  return [style, &console](int64_t bytes) { return std::make_unique<Progress>(style, bytes, console.err); };
+  return ExitCode::kOk;
 }
 
 // From GGUF to GGUF.
 absl::StatusOr<ExitCode> RunConvertGguf(const Flags& flags, const io::FileSystem& fs, const Console& console) {
-  const bool unused =
-      !flags.calibration.empty() || !flags.max_shard_size.empty() || !flags.exclude.empty() || !flags.rules.empty() ||
-      !flags.experts.empty() || !flags.raw_dtype.empty();
+  const bool unused = !flags.calibration.empty() || !flags.max_shard_size.empty() || !flags.exclude.empty() ||
+                      !flags.rules.empty() || !flags.experts.empty() || !flags.raw_dtype.empty();
   if (unused) {
     return absl::InvalidArgumentError(
         "--calibration, --max-shard-size, --exclude, --rules, --experts and --dtype have no meaning for a GGUF file as "
@@ -308,7 +248,7 @@ absl::StatusOr<ExitCode> RunConvertGguf(const Flags& flags, const io::FileSystem
   job.force = flags.force;
   job.jobs = flags.jobs;
   job.cancelled = console.interrupted;
-  job.make_progress = MakeProgress(flags, console);
+  job.make_progress = ProgressMaker(flags, console);
   AQT_ASSIGN_OR_RETURN(const GgufReport report, RunGgufJob(fs, job));
   for (const std::string& warning : report.warnings) console.err << "warning: " << io::PrintableLine(warning) << "\n";
   console.out << io::PrintableLine(flags.output) << ": " << report.num_changed << " of " << report.num_tensors
@@ -325,27 +265,16 @@ absl::StatusOr<ExitCode> RunJob(const Flags& flags, ConvertJob job, const io::Fi
   job.jobs = flags.jobs;
   AQT_ASSIGN_OR_RETURN(job.max_shard_bytes, MaxShardBytes(flags));
   job.cancelled = console.interrupted;
-  job.make_progress = MakeProgress(flags, console);
+  job.make_progress = ProgressMaker(flags, console);
 
   const auto start = std::chrono::steady_clock::now();
   AQT_ASSIGN_OR_RETURN(const ConvertReport report, RunConvertJob(fs, job));
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   for (const std::string& warning : report.warnings) console.err << "warning: " << io::PrintableLine(warning) << "\n";
-  console.out << io::PrintableLine(flags.output) << ": ";
-  if (job.dequantize_to.has_value()) {
-    console.out << report.num_dequantized << " of " << report.num_tensors << " tensors dequantized ("
-                << io::PrintableLine(report.input_format) << "), ";
+  if (flags.json) {
+    console.out << ConvertSummaryToJson(job, report, seconds);
   } else {
-    console.out << report.num_quantized << " of " << report.num_tensors << " tensors quantized, ";
-  }
-  console.out << HumanBytes(report.old_bytes) << " -> " << HumanBytes(report.new_bytes) << ", "
-              << absl::StrFormat("%.2f s, %.0f MB/s, peak memory ", seconds,
-                                 static_cast<double>(report.old_bytes) / seconds / 1e6)
-              << HumanBytes(PeakResidentBytes()) << "\n";
-  if (!report.experts.empty()) console.out << "experts: " << io::PrintableLine(report.experts) << "\n";
-  if (!report.carried.empty()) {
-    console.out << "copied: " << report.carried << (flags.exclude.empty() ? "; --exclude GLOB leaves files out" : "")
-                << "\n";
+    PrintConvertSummary(job, report, seconds, console.out);
   }
   return ExitCode::kOk;
 }
@@ -415,7 +344,7 @@ absl::StatusOr<ExitCode> RunVerify(const Flags& flags, const io::FileSystem& fs,
 CLI::App* AddInspect(CLI::App& app, Flags& flags) {
   CLI::App* inspect = app.add_subcommand("inspect", "show what is in a checkpoint")->footer(kInspectExamples);
   inspect->add_option("IN", flags.input, kInputHelp)->required();
-  inspect->add_flag("--json", flags.json, "print JSON");
+  AddJson(*inspect, flags);
   inspect->add_flag("--stats", flags.stats, "also read the data: minimum, maximum, NaNs");
   AddRawDType(*inspect, flags);
   return inspect;
@@ -427,7 +356,7 @@ CLI::App* AddPlan(CLI::App& app, Flags& flags) {
   plan->add_option("IN", flags.input, kInputHelp);
   AddRecipeFlags(*plan, flags);
   plan->add_flag("--allow-requantize", flags.allow_requantize, "as for convert");
-  plan->add_flag("--json", flags.json, "print JSON");
+  AddJson(*plan, flags);
   plan->add_option("--max-shard-size", flags.max_shard_size, "as for convert")->type_name("SIZE");
   AddExclude(*plan, flags, "as for convert: files not to copy");
   plan->add_flag("--print-effective-config", flags.print_config,
@@ -445,11 +374,8 @@ void AddOutputFlags(CLI::App& command, Flags& flags) {
   AddExclude(command, flags, "files beside the weights not to copy");
   command.add_flag("--force", flags.force, "replace an existing output");
   AddJobs(command, flags);
-  command
-      .add_option("--progress", flags.progress,
-                  "auto (a bar on a terminal, otherwise a line every ten seconds), always or never")
-      ->check(CLI::IsMember({"auto", "always", "never"}))
-      ->type_name("WHEN");
+  AddProgress(command, flags);
+  AddJson(command, flags);
 }
 
 CLI::App* AddConvert(CLI::App& app, Flags& flags) {
@@ -504,7 +430,7 @@ CLI::App* AddVerify(CLI::App& app, Flags& flags) {
   verify->add_option("--config", flags.config, "the configuration of the conversion, if it has families of models")
       ->type_name("FILE");
   AddExclude(*verify, flags, "files of IN that OUT may lack");
-  verify->add_flag("--json", flags.json, "print JSON");
+  AddJson(*verify, flags);
   AddJobs(*verify, flags);
   AddRawDType(*verify, flags);
   return verify;
@@ -518,14 +444,15 @@ CLI::App* AddExplain(CLI::App& app, Flags& flags) {
   AddRecipeFlags(*explain, flags);
   explain->add_flag("--allow-requantize", flags.allow_requantize, "as for convert");
   AddRawDType(*explain, flags);
+  AddJson(*explain, flags);
   return explain;
 }
 
 }  // namespace
 
 std::vector<Command> CheckpointCommands() {
-  return {{AddInspect, RunInspect},       {AddPlan, RunPlan},     {AddConvert, RunConvert},
-          {AddDequantize, RunDequantize}, {AddVerify, RunVerify}, {AddExplain, RunExplain}};
+  return {{AddInspect, RunInspect}, {AddPlan, RunPlan}, {AddConvert, RunConvert}, {AddDequantize, RunDequantize},
+          {AddVerify, RunVerify},   DiffCommand(),      {AddExplain, RunExplain}};
 }
 
 }  // namespace aqt::serving

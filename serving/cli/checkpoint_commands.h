@@ -1,7 +1,8 @@
 #ifndef AQT_SERVING_CLI_CHECKPOINT_COMMANDS_H_
 #define AQT_SERVING_CLI_CHECKPOINT_COMMANDS_H_
 
-// The commands that need only checkpoints: inspect, plan, convert, verify, explain.
+// The commands that need only checkpoints: inspect, plan, convert, dequantize, verify, diff,
+// explain.
 
 #include <vector>
 

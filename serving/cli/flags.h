@@ -19,6 +19,7 @@ struct Flags {
   std::string raw_dtype;
   int jobs = 1;
   bool strict = false, force = false, allow_requantize = false, json = false, stats = false, print_config = false;
+  bool bitwise = false, dequantize = false;
   std::optional<double> min_snr, min_row_snr, min_group_snr;
   std::optional<int> depth;
   std::vector<std::string> exclude;

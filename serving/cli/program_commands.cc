@@ -20,7 +20,9 @@
 #include "serving/cli/effective_config.h"
 #include "serving/cli/flags.h"
 #include "serving/cli/program_command_names.h"
+#include "serving/cli/shared_flags.h"
 #include "serving/tools/exit_code.h"
+#include "serving/tools/report_json-inl.h"
 
 namespace aqt::serving {
 namespace {
@@ -42,6 +44,15 @@ std::string PrintableText(absl::string_view text) {
                        [](std::string* out, absl::string_view line) { absl::StrAppend(out, io::PrintableLine(line)); });
 }
 
+// The report of `config --json`: what was asked for, then `answer`.
+void PrintConfigReport(const Flags& flags, const ReportJson& answer, const Console& console) {
+  ReportJson json = NewReport();
+  json["kind"] = flags.kind;
+  json["source"] = flags.input.empty() ? ReportJson() : ReportJson(flags.input);
+  json.update(answer);
+  console.out << ReportText(json);
+}
+
 absl::StatusOr<ExitCode> RunConfig(const Flags& flags, const io::FileSystem& fs, const Console& console) {
   if (!flags.program.empty() && (flags.kind != "inject" || flags.input.empty())) {
     return absl::InvalidArgumentError(
@@ -49,19 +60,32 @@ absl::StatusOr<ExitCode> RunConfig(const Flags& flags, const io::FileSystem& fs,
         "FILE`");
   }
   if (flags.input.empty()) {
-    console.out << absl::StrJoin(PresetNames(flags.kind), "\n") << "\n";
+    if (flags.json) {
+      PrintConfigReport(flags, {{"presets", PresetNames(flags.kind)}}, console);
+    } else {
+      console.out << absl::StrJoin(PresetNames(flags.kind), "\n") << "\n";
+    }
     return ExitCode::kOk;
   }
   if (!flags.program.empty()) {
     std::vector<std::string> unmatched;
     AQT_ASSIGN_OR_RETURN(const std::string report, InjectionReport(fs, flags.input, flags.program, &unmatched));
-    console.out << PrintableText(report);
+    if (flags.json) {
+      const std::vector<std::string> lines = absl::StrSplit(report, '\n', absl::SkipEmpty());
+      PrintConfigReport(flags, {{"report", lines}, {"unmatched", unmatched}}, console);
+    } else {
+      console.out << PrintableText(report);
+    }
     if (unmatched.empty()) return ExitCode::kOk;
     return absl::InvalidArgumentError(absl::StrCat(
         absl::StrJoin(unmatched, ", "), " hit nothing, which is an error unless the configuration has strict: false"));
   }
   AQT_ASSIGN_OR_RETURN(const std::string text, EffectiveConfig(fs, flags.kind, flags.input));
-  console.out << text;
+  if (flags.json) {
+    PrintConfigReport(flags, {{"textproto", text}}, console);
+  } else {
+    console.out << text;
+  }
   return ExitCode::kOk;
 }
 
@@ -84,9 +108,12 @@ CLI::App* AddConfig(CLI::App& app, Flags& flags) {
       ->check(CLI::IsMember(ConfigKinds()))
       ->required();
   config->add_option("SOURCE", flags.input, "a preset or a textproto; if it is omitted, the presets are listed");
-  config->add_option(
-      "--program", flags.program,
-      "inject only: a saved program (SaveProgram) or its text (ToText); show what the rules would do to it");
+  config
+      ->add_option(
+          "--program", flags.program,
+          "inject only: a saved program (SaveProgram) or its text (ToText); show what the rules would do to it")
+      ->type_name("FILE");
+  AddJson(*config, flags);
   return config;
 }
 

@@ -24,7 +24,7 @@ namespace aqt::serving {
 namespace {
 
 constexpr char kFooter[] = R"(Exit codes:
-  0  done                       1  verify: a threshold is missed or tensors disagree
+  0  done                       1  verify: a threshold is missed or tensors disagree; diff: a difference
   2  command line or config     3  input damaged, or values that cannot be quantized
   4  file missing, in the way,  5  legal, but not supported
      or not writable; too     130  interrupted
@@ -93,8 +93,8 @@ void ReportParseError(const CLI::App& app, const std::vector<std::string>& args,
 // Defines the command line and runs one of the commands.
 ExitCode Run(const CommandSet& set, const std::vector<std::string>& args, const io::FileSystem& fs,
              const Console& console) {
-  Flags flags;
   CLI::App app("Quantizes model checkpoints (safetensors) for serving.", "aqt");
+  Flags flags;
   app.footer(set.only_in_aqt.empty() ? kFooter : absl::StrCat(kFooter, "\n\n", OnlyInAqtText(set)));
   app.require_subcommand(1);
   bool version = false;

@@ -86,23 +86,6 @@ absl::Status Exclude(const std::vector<std::string>& exclude, const io::Checkpoi
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> SameBytes(const io::FileSystem& fs, const std::string& path_a, const std::string& path_b,
-                               const std::atomic<bool>* cancelled) {
-  AQT_ASSIGN_OR_RETURN(const std::unique_ptr<io::RandomAccessFile> a, fs.OpenForReading(path_a));
-  AQT_ASSIGN_OR_RETURN(const std::unique_ptr<io::RandomAccessFile> b, fs.OpenForReading(path_b));
-  if (a->size() != b->size()) return false;
-  std::vector<uint8_t> x, y;
-  for (int64_t at = 0; at < a->size(); at += kCompareBytes) {
-    AQT_RETURN_IF_ERROR(CheckCancelled(cancelled));
-    x.resize(std::min(kCompareBytes, a->size() - at));
-    y.resize(x.size());
-    AQT_RETURN_IF_ERROR(a->Read(at, absl::MakeSpan(x)));
-    AQT_RETURN_IF_ERROR(b->Read(at, absl::MakeSpan(y)));
-    if (x != y) return false;
-  }
-  return true;
-}
-
 // The files beside the tensors, and the folders ("1_Pooling/"), each once with its size; the largest first.
 std::vector<CopiedFile> ByFolder(const std::vector<CopiedFile>& copied) {
   std::vector<CopiedFile> sizes;
@@ -177,6 +160,23 @@ std::string DescribeCarried(const std::vector<CopiedFile>& copied) {
   }
   return absl::StrCat(copied.size(), copied.size() == 1 ? " other file, " : " other files, ", HumanBytes(bytes), ": ",
                       absl::StrJoin(shown, ", "), sizes.size() > kMaxShown ? ", ..." : "");
+}
+
+absl::StatusOr<bool> SameBytes(const io::FileSystem& fs, const std::string& path_a, const std::string& path_b,
+                               const std::atomic<bool>* cancelled) {
+  AQT_ASSIGN_OR_RETURN(const std::unique_ptr<io::RandomAccessFile> a, fs.OpenForReading(path_a));
+  AQT_ASSIGN_OR_RETURN(const std::unique_ptr<io::RandomAccessFile> b, fs.OpenForReading(path_b));
+  if (a->size() != b->size()) return false;
+  std::vector<uint8_t> x, y;
+  for (int64_t at = 0; at < a->size(); at += kCompareBytes) {
+    AQT_RETURN_IF_ERROR(CheckCancelled(cancelled));
+    x.resize(std::min(kCompareBytes, a->size() - at));
+    y.resize(x.size());
+    AQT_RETURN_IF_ERROR(a->Read(at, absl::MakeSpan(x)));
+    AQT_RETURN_IF_ERROR(b->Read(at, absl::MakeSpan(y)));
+    if (x != y) return false;
+  }
+  return true;
 }
 
 absl::StatusOr<std::vector<std::string>> CompareCarriedFiles(const io::FileSystem& fs, const CarriedFiles& files,

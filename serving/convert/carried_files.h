@@ -50,6 +50,10 @@ absl::StatusOr<std::vector<CopiedFile>> CopiedFiles(const io::FileSystem& fs, co
 // largest first. Empty if there are none.
 std::string DescribeCarried(const std::vector<CopiedFile>& copied);
 
+// Whether two files have the same bytes. Cancelled if `cancelled` becomes true.
+absl::StatusOr<bool> SameBytes(const io::FileSystem& fs, const std::string& path_a, const std::string& path_b,
+                               const std::atomic<bool>* cancelled);
+
 // One problem for each copied file that is missing in the output's folder, and for each with weights that differs.
 // Cancelled if `cancelled` becomes true.
 absl::StatusOr<std::vector<std::string>> CompareCarriedFiles(const io::FileSystem& fs, const CarriedFiles& files,

@@ -191,9 +191,8 @@ absl::StatusOr<ConvertReport> Run(const io::FileSystem& fs, const ConvertJob& jo
   report.experts = plan.experts;
 
   int64_t bytes = plan.new_bytes;
-  AQT_ASSIGN_OR_RETURN(const std::vector<CopiedFile> copied, CopiedFiles(fs, files));
-  for (const CopiedFile& file : copied) bytes += file.bytes;
-  report.carried = DescribeCarried(copied);
+  AQT_ASSIGN_OR_RETURN(report.copied, CopiedFiles(fs, files));
+  for (const CopiedFile& file : report.copied) bytes += file.bytes;
   AQT_RETURN_IF_ERROR(OutputError(CheckSpace(fs, place, bytes)));
 
   Calibration calibration;

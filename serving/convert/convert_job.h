@@ -15,6 +15,7 @@
 #include "aqt/core/dtype.h"
 #include "aqt/io/file.h"
 #include "aqt/io/tensors/tensor_spec.h"
+#include "serving/plan/plan.h"
 #include "serving/plan/recipe.h"
 #include "serving/tools/progress.h"
 
@@ -48,7 +49,7 @@ struct ConvertReport {
   std::string input_format;  // of a quantized input: "gptq: v1, 4 bits"
   int64_t old_bytes = 0;
   int64_t new_bytes = 0;
-  std::string carried;  // the copied files, for the user (DescribeCarried); empty if there are none
+  std::vector<CopiedFile> copied;  // beside the tensors
   std::vector<std::string> warnings;
 };
 

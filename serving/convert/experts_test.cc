@@ -1,6 +1,7 @@
 // Conversions of models that have all experts of a layer in one tensor.
 
 #include <algorithm>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -250,7 +251,9 @@ TEST_F(ExpertsTest, ExplainNamesThePartsOfATensor) {
     recipe_source.preset = "w8a8_dynamic";
     Recipe recipe = *LoadRecipe(fs_, recipe_source);
     recipe.experts = experts;
-    return *ExplainInput(input, recipe, name);
+    std::ostringstream text;
+    PrintExplanation(*ExplainInput(input, recipe, name), text);
+    return text.str();
   };
   EXPECT_THAT(explain(Experts::kAuto, "model.layers.0.mlp.experts.gate_up_proj"),
               HasSubstr("split into one weight for each expert, from model.layers.0.mlp.experts.0.gate_proj.weight to "

@@ -14,8 +14,8 @@
 #include "aqt/core/array_ref.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/io/printable.h"
-#include "nlohmann/json.hpp"
 #include "serving/tools/exit_code.h"
+#include "serving/tools/report_json-inl.h"
 #include "serving/tools/text.h"
 
 namespace aqt::serving {
@@ -151,39 +151,38 @@ void PrintInspect(const InspectReport& report, std::ostream& out) {
 }
 
 std::string InspectToJson(const InspectReport& report) {
-  using Json = nlohmann::ordered_json;
-  const auto number = [](double x) { return std::isfinite(x) ? Json(x) : Json(x > 0 ? "inf" : "-inf"); };
-  Json tensors = Json::array();
+  ReportJson tensors = ReportJson::array();
   for (const InspectReport::Tensor& t : report.tensors) {
-    Json json = {{"name", t.info.name},
-                 {"dtype", Std(io::ToString(t.info.dtype))},
-                 {"shape", std::vector<int64_t>(t.info.shape.begin(), t.info.shape.end())},
-                 {"bytes", t.info.num_bytes()},
-                 {"file", t.file}};
+    ReportJson json = {{"name", t.info.name},
+                       {"dtype", Std(io::ToString(t.info.dtype))},
+                       {"shape", std::vector<int64_t>(t.info.shape.begin(), t.info.shape.end())},
+                       {"bytes", t.info.num_bytes()},
+                       {"file", t.file}};
     if (t.stats.has_value()) {
       const bool numbers = t.stats->min <= t.stats->max;
-      json["min"] = numbers ? number(t.stats->min) : Json();
-      json["max"] = numbers ? number(t.stats->max) : Json();
+      json["min"] = numbers ? JsonNumber(t.stats->min) : ReportJson();
+      json["max"] = numbers ? JsonNumber(t.stats->max) : ReportJson();
       json["nans"] = t.stats->nans;
     }
     tensors.push_back(std::move(json));
   }
-  Json dtypes = Json::object();
+  ReportJson dtypes = ReportJson::object();
   for (const InspectReport::DTypeCount& count : report.dtypes) {
     dtypes[Std(io::ToString(count.dtype))] = {{"tensors", count.tensors}, {"bytes", count.bytes}};
   }
-  Json metadata = Json::object();
+  ReportJson metadata = ReportJson::object();
   for (const auto& [key, value] : report.metadata) metadata[key] = value;
-  const Json json = {{"path", report.path},
-                     {"files", report.files},
-                     {"bytes", report.bytes},
-                     {"dtypes", std::move(dtypes)},
-                     {"metadata", std::move(metadata)},
-                     {"quantization", report.quantization.empty() ? Json() : Json(report.quantization)},
-                     {"other_files", report.other_files},
-                     {"warnings", report.warnings},
-                     {"tensors", std::move(tensors)}};
-  return json.dump(2, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace) + "\n";
+  ReportJson json = NewReport();
+  json["path"] = report.path;
+  json["files"] = report.files;
+  json["bytes"] = report.bytes;
+  json["dtypes"] = std::move(dtypes);
+  json["metadata"] = std::move(metadata);
+  json["quantization"] = report.quantization.empty() ? ReportJson() : ReportJson(report.quantization);
+  json["other_files"] = report.other_files;
+  json["warnings"] = report.warnings;
+  json["tensors"] = std::move(tensors);
+  return ReportText(json);
 }
 
 }  // namespace aqt::serving

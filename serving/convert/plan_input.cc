@@ -1,6 +1,7 @@
 #include "serving/convert/plan_input.h"
 
 #include <algorithm>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "aqt/core/status_macros.h"
@@ -51,23 +52,26 @@ absl::StatusOr<Plan> PlanInput(ModelInput& input, const Recipe& recipe, PlanOpti
                                    "; --experts keep leaves the experts of a layer in one tensor, in floating point"));
 }
 
-absl::StatusOr<std::string> ExplainInput(ModelInput& input, const Recipe& recipe, absl::string_view tensor) {
+absl::StatusOr<Explanation> ExplainInput(ModelInput& input, const Recipe& recipe, absl::string_view tensor) {
   // Decides whether experts are split; the errors of the plan belong to other tensors.
   PlanOptions options;
   const absl::StatusOr<Plan> plan = PlanInput(input, recipe, options);
   if (!plan.ok() && recipe.experts != Experts::kKeep) AQT_RETURN_IF_ERROR(input.Split());
   const io::ViewSource* const split = input.split();
   if (split == nullptr) return Explain(input.tensors(), input.model(), recipe, tensor, options);
+  Explanation explanation;
   std::string first, last;
   for (const io::TensorInfo& part : split->tensors()) {
     const io::TensorInfo* const whole = split->ViewedBy(part.name);
     if (whole == nullptr || whole->name != tensor) continue;
+    explanation.tensor = *whole;
     if (first.empty()) first = part.name;
     last = part.name;
   }
   if (!first.empty()) {
-    return absl::StrCat(io::Printable(tensor), "\n  split into one weight for each expert, from ", io::Printable(first),
-                        " to ", io::Printable(last), ", which are explained by their own names\n");
+    explanation.split = absl::StrCat("split into one weight for each expert, from ", io::Printable(first), " to ",
+                                     io::Printable(last), ", which are explained by their own names");
+    return explanation;
   }
   options.experts = PartsOf(*split);
   return Explain(*split, input.model(), recipe, tensor, options);

@@ -3,8 +3,6 @@
 
 // The plan for an input, which decides whether its experts are split.
 
-#include <string>
-
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "serving/convert/model_input.h"
@@ -18,7 +16,7 @@ namespace aqt::serving {
 absl::StatusOr<Plan> PlanInput(ModelInput& input, const Recipe& recipe, PlanOptions options);
 
 // Explain for these tensors. For a tensor that is split, the names of its parts.
-absl::StatusOr<std::string> ExplainInput(ModelInput& input, const Recipe& recipe, absl::string_view tensor);
+absl::StatusOr<Explanation> ExplainInput(ModelInput& input, const Recipe& recipe, absl::string_view tensor);
 
 }  // namespace aqt::serving
 

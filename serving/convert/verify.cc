@@ -16,7 +16,6 @@
 #include "aqt/core/status_macros.h"
 #include "aqt/io/printable.h"
 #include "aqt/quant/weights/compressed_tensors.h"
-#include "nlohmann/json.hpp"
 #include "serving/convert/weight_loss.h"
 #include "serving/families/module_roles.h"
 #include "serving/formats/quantization_config.h"
@@ -26,6 +25,7 @@
 #include "serving/plan/rules.h"
 #include "serving/tools/exit_code.h"
 #include "serving/tools/parallel.h"
+#include "serving/tools/report_json-inl.h"
 #include "serving/tools/text.h"
 
 namespace aqt::serving {
@@ -411,15 +411,11 @@ void PrintVerify(const VerifyReport& report, std::ostream& out) {
 }
 
 std::string VerifyToJson(const VerifyReport& report) {
-  using Json = nlohmann::ordered_json;
-  const auto number = [](double x) {
-    return std::isnan(x) ? Json() : std::isfinite(x) ? Json(x) : Json(x > 0 ? "inf" : "-inf");
-  };
-  Json weights = Json::array();
+  ReportJson weights = ReportJson::array();
   for (const WeightQuality& w : report.weights) {
-    Json groups;
+    ReportJson groups;
     if (w.groups.has_value()) {
-      groups = {{"snr_db", number(w.groups->worst_snr_db)},
+      groups = {{"snr_db", JsonNumber(w.groups->worst_snr_db)},
                 {"at", UnitName(w.scheme.weights, w.shape, w.groups->worst)},
                 {"of", w.groups->count},
                 {"below", w.groups->below},
@@ -428,23 +424,27 @@ std::string VerifyToJson(const VerifyReport& report) {
     weights.push_back({{"name", w.name},
                        {"scheme", Describe(w.scheme)},
                        {"elements", w.shape.num_elements()},
-                       {"snr_db", number(w.snr_db)},
+                       {"snr_db", JsonNumber(w.snr_db)},
                        {"worst_row",
-                        {{"snr_db", number(w.rows.worst_snr_db)},
+                        {{"snr_db", JsonNumber(w.rows.worst_snr_db)},
                          {"row", w.rows.worst},
                          {"of", w.rows.count},
                          {"below", w.rows.below},
                          {"zeroed", w.rows.zeroed}}},
                        {"worst_group", std::move(groups)},
-                       {"cosine", number(w.cosine)},
-                       {"max_abs_error", number(w.max_abs_error)},
+                       {"cosine", JsonNumber(w.cosine)},
+                       {"max_abs_error", JsonNumber(w.max_abs_error)},
                        {"clipped_percent", w.clipped_percent}});
   }
   const SnrSummary snr = Summarize(report);
-  const Json json = {{"weights", std::move(weights)}, {"mean_snr_db", number(snr.mean())},
-                     {"num_finite_snr", snr.finite},  {"carried", report.num_carried},
-                     {"warnings", report.warnings},   {"problems", report.problems}};
-  return json.dump(2, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace) + "\n";
+  ReportJson json = NewReport();
+  json["weights"] = std::move(weights);
+  json["mean_snr_db"] = JsonNumber(snr.mean());
+  json["num_finite_snr"] = snr.finite;
+  json["carried"] = report.num_carried;
+  json["warnings"] = report.warnings;
+  json["problems"] = report.problems;
+  return ReportText(json);
 }
 
 }  // namespace aqt::serving

@@ -17,7 +17,6 @@
 #include "aqt/core/status_macros.h"
 #include "aqt/io/printable.h"
 #include "aqt/io/tensors/safetensors.h"
-#include "nlohmann/json.hpp"
 #include "serving/families/module_name.h"
 #include "serving/families/module_roles.h"
 #include "serving/formats/quantized_already.h"
@@ -25,6 +24,7 @@
 #include "serving/plan/global_scales.h"
 #include "serving/plan/ignore_list.h"
 #include "serving/plan/whole_checkpoint.h"
+#include "serving/tools/report_json-inl.h"
 #include "serving/tools/text.h"
 
 namespace aqt::serving {
@@ -403,7 +403,7 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const io::FileSystem& fs, const io::
   return config;
 }
 
-absl::StatusOr<std::string> Explain(const io::TensorSource& source, const ModelConfig& model, const Recipe& recipe,
+absl::StatusOr<Explanation> Explain(const io::TensorSource& source, const ModelConfig& model, const Recipe& recipe,
                                     absl::string_view name, const PlanOptions& options) {
   AQT_RETURN_IF_ERROR(CheckNotQuantized(source, model));
   const ModuleRoles roles = MakeRoles(source, model, recipe);
@@ -420,19 +420,48 @@ absl::StatusOr<std::string> Explain(const io::TensorSource& source, const ModelC
                      similar.empty() ? "; `aqt inspect` lists them"
                                      : absl::StrCat("; names that contain it: ", absl::StrJoin(similar, ", "))));
   }
-  std::vector<std::string> trace;
+  Explanation explanation;
+  explanation.tensor = *tensor;
+  explanation.model = roles.description();
   const bool tied = FindTied(model, roles, RolesOf(source, roles)).tied;
-  absl::StatusOr<Decision> decision = rules.Decide(*tensor, tied, &trace);
-  std::string text = absl::StrCat(io::Printable(tensor->name), " ", io::ToString(tensor->dtype),
-                                  tensor->shape.ToString(), "\n  ", roles.description(), "\n");
-  for (const std::string& line : trace) absl::StrAppend(&text, "  ", io::PrintableLine(line), "\n");
+  const absl::StatusOr<Decision> decision = rules.Decide(*tensor, tied, &explanation.rules);
   if (!decision.ok()) {
-    absl::StrAppend(&text, "  => error: ", io::PrintableLine(decision.status().message()), "\n");
-  } else {
-    absl::StrAppend(&text, "  => ",
-                    decision->scheme.has_value() ? Describe(*decision->scheme) : "carried over as it is", "\n");
+    explanation.error = std::string(decision.status().message());
+  } else if (decision->scheme.has_value()) {
+    explanation.scheme = Describe(*decision->scheme);
   }
-  return text;
+  return explanation;
+}
+
+void PrintExplanation(const Explanation& explanation, std::ostream& out) {
+  if (!explanation.split.empty()) {
+    out << io::Printable(explanation.tensor.name) << "\n  " << io::PrintableLine(explanation.split) << "\n";
+    return;
+  }
+  out << io::Printable(explanation.tensor.name) << " " << io::ToString(explanation.tensor.dtype)
+      << explanation.tensor.shape << "\n  " << explanation.model << "\n";
+  for (const std::string& line : explanation.rules) out << "  " << io::PrintableLine(line) << "\n";
+  out << "  => ";
+  if (!explanation.error.empty()) {
+    out << "error: " << io::PrintableLine(explanation.error) << "\n";
+  } else {
+    out << (explanation.scheme.empty() ? "carried over as it is" : explanation.scheme) << "\n";
+  }
+}
+
+std::string ExplanationToJson(const Explanation& explanation) {
+  const auto text = [](const std::string& value) { return value.empty() ? ReportJson() : ReportJson(value); };
+  const Shape& shape = explanation.tensor.shape;
+  ReportJson json = NewReport();
+  json["tensor"] = explanation.tensor.name;
+  json["dtype"] = Std(io::ToString(explanation.tensor.dtype));
+  json["shape"] = std::vector<int64_t>(shape.begin(), shape.end());
+  json["model"] = explanation.model;
+  json["rules"] = explanation.rules;
+  json["scheme"] = text(explanation.scheme);
+  json["error"] = text(explanation.error);
+  json["split"] = text(explanation.split);
+  return ReportText(json);
 }
 
 void PrintPlan(const Plan& plan, std::ostream& out) {
@@ -458,40 +487,40 @@ void PrintPlan(const Plan& plan, std::ostream& out) {
 }
 
 std::string PlanToJson(const Plan& plan, absl::Span<const CopiedFile> copied) {
-  using Json = nlohmann::ordered_json;
-  Json tensors = Json::array();
+  ReportJson tensors = ReportJson::array();
   for (const TensorPlan& t : plan.tensors) {
-    Json outputs = Json::array();
+    ReportJson outputs = ReportJson::array();
     for (const io::TensorSpec& output : t.outputs) {
       outputs.push_back({{"name", output.name},
                          {"dtype", Std(io::ToString(output.dtype))},
                          {"shape", std::vector<int64_t>(output.shape.begin(), output.shape.end())}});
     }
-    Json json = {{"name", t.name()},
-                 {"dtype", Std(io::ToString(t.input->dtype))},
-                 {"shape", std::vector<int64_t>(t.input->shape.begin(), t.input->shape.end())},
-                 {"scheme", t.quantized() ? Json(Describe(*t.decision.scheme)) : Json()},
-                 {"decided_by", t.decision.reason},
-                 {"warning", t.decision.warning.empty() ? Json() : Json(t.decision.warning)},
-                 {"old_bytes", t.old_bytes},
-                 {"new_bytes", t.new_bytes},
-                 {"file", plan.shard_names[t.output_shard]},
-                 {"outputs", std::move(outputs)}};
+    ReportJson json = {{"name", t.name()},
+                       {"dtype", Std(io::ToString(t.input->dtype))},
+                       {"shape", std::vector<int64_t>(t.input->shape.begin(), t.input->shape.end())},
+                       {"scheme", t.quantized() ? ReportJson(Describe(*t.decision.scheme)) : ReportJson()},
+                       {"decided_by", t.decision.reason},
+                       {"warning", t.decision.warning.empty() ? ReportJson() : ReportJson(t.decision.warning)},
+                       {"old_bytes", t.old_bytes},
+                       {"new_bytes", t.new_bytes},
+                       {"file", plan.shard_names[t.output_shard]},
+                       {"outputs", std::move(outputs)}};
     if (!t.scale_set.empty()) json["global_scale_of"] = t.scale_set;
     tensors.push_back(std::move(json));
   }
-  Json files = Json::array();
+  ReportJson files = ReportJson::array();
   for (const CopiedFile& file : copied) files.push_back({{"name", file.name}, {"bytes", file.bytes}});
-  const Json json = {{"tensors", std::move(tensors)},
-                     {"num_quantized", plan.num_quantized},
-                     {"old_bytes", plan.old_bytes},
-                     {"new_bytes", plan.new_bytes},
-                     {"files", plan.shard_names},
-                     {"copied", std::move(files)},
-                     {"experts", plan.experts.empty() ? Json() : Json(plan.experts)},
-                     {"warnings", plan.warnings},
-                     {"quantization_config", Json::parse(QuantizationConfigToJson(plan.quantization_config))}};
-  return json.dump(2, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace) + "\n";
+  ReportJson json = NewReport();
+  json["tensors"] = std::move(tensors);
+  json["num_quantized"] = plan.num_quantized;
+  json["old_bytes"] = plan.old_bytes;
+  json["new_bytes"] = plan.new_bytes;
+  json["files"] = plan.shard_names;
+  json["copied"] = std::move(files);
+  json["experts"] = plan.experts.empty() ? ReportJson() : ReportJson(plan.experts);
+  json["warnings"] = plan.warnings;
+  json["quantization_config"] = ReportJson::parse(QuantizationConfigToJson(plan.quantization_config));
+  return ReportText(json);
 }
 
 }  // namespace aqt::serving

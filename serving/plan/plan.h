@@ -79,10 +79,21 @@ bool HasModule(const io::TensorSource& source, absl::string_view module);
 // errors of ReadConfigFile (whole_checkpoint.h), for a folder.
 absl::StatusOr<ModelConfig> ReadModelConfig(const io::FileSystem& fs, const io::Checkpoint& checkpoint);
 
-// One line per rule that Decide tries for the tensor of that name, then its decision. InvalidArgument, with similar
-// names, if the source does not have it; Unimplemented as in MakePlan.
-absl::StatusOr<std::string> Explain(const io::TensorSource& source, const ModelConfig& model, const Recipe& recipe,
+// Why a tensor is or is not quantized.
+struct Explanation {
+  io::TensorSpec tensor;
+  std::string model;               // the family of the model, for people
+  std::vector<std::string> rules;  // one line per rule that Decide tries
+  std::string scheme;              // empty if the tensor is carried over
+  std::string error;               // why a rule cannot be followed; empty if it can
+  std::string split;  // the tensors of single experts into which it is split, for people; empty if it is not
+};
+// Explains the tensor, or the module, of that name. InvalidArgument, with similar names, if the source does not have
+// it; Unimplemented as in MakePlan.
+absl::StatusOr<Explanation> Explain(const io::TensorSource& source, const ModelConfig& model, const Recipe& recipe,
                                     absl::string_view tensor, const PlanOptions& options = {});
+void PrintExplanation(const Explanation& explanation, std::ostream& out);
+std::string ExplanationToJson(const Explanation& explanation);
 
 // A table: tensor, shape, dtype, deciding rule, scheme, bytes before and after, and a warning; then totals.
 void PrintPlan(const Plan& plan, std::ostream& out);

@@ -254,11 +254,13 @@ TEST(PlanTest, AnUnknownTypeIsSaidInOneLine) {
 TEST(PlanTest, ExplainSaysWhichKnowledgeDecides) {
   const Planned plan({{"to_words.weight", {96, 64}}, {"l.0.q.weight", {64, 64}}}, kInt8,
                      R"({"model_type": "llama", "vocab_size": 96})");
-  const absl::StatusOr<std::string> text =
+  const absl::StatusOr<Explanation> explanation =
       Explain(plan.source, *ParseModelConfig(R"({"model_type": "llama", "vocab_size": 96})"), plan.recipe, "to_words");
-  ASSERT_TRUE(text.ok());
-  EXPECT_THAT(*text, AllOf(HasSubstr("model family: plain (llama)"),
-                           HasSubstr("the module is: output head, 96 rows = vocab_size")));
+  ASSERT_TRUE(explanation.ok());
+  EXPECT_EQ(explanation->tensor.name, "to_words.weight");
+  EXPECT_EQ(explanation->model, "model family: plain (llama)");
+  EXPECT_EQ(explanation->rules[0], "the module is: output head, 96 rows = vocab_size");
+  EXPECT_EQ(explanation->scheme, "");
 }
 
 TEST(PlanTest, WhatIsReadAgainIsWhatWasPlanned) {

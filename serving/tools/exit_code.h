@@ -11,7 +11,7 @@ namespace aqt::serving {
 
 enum class ExitCode : int {
   kOk = 0,
-  kQuality = 1,         // a check of `verify` failed
+  kQuality = 1,         // a check of `verify` failed, or `diff` found a difference
   kUsage = 2,           // command line, configuration, calibration
   kMalformedInput = 3,  // a damaged checkpoint, or values that cannot be quantized
   // A file is missing, in the way, unreadable or cannot be written; too little memory, too few threads.

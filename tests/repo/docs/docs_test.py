@@ -14,6 +14,7 @@ import api_page  # noqa: E402
 import build_files  # noqa: E402
 import config_reference  # noqa: E402
 import feature_table  # noqa: E402
+import json_page  # noqa: E402
 import performance_page  # noqa: E402
 import room_picture  # noqa: E402
 import rooms  # noqa: E402
@@ -125,6 +126,25 @@ class Features(unittest.TestCase):
                     problems = feature_table.problems(root, [{**good, **change}])
                     short = [re.sub("^docs/features.json: (row 1: )?", "", problem) for problem in problems]
                     self.assertEqual(short, [want] if want else [])
+
+
+class JsonReports(unittest.TestCase):
+    def test_the_page_is_up_to_date(self):
+        schema = json.loads(read(json_page.DATA))
+        self.assertEqual(json_page.problems(schema), [])
+        self.assertEqual(read(json_page.PAGE), json_page.page(schema), "run bazel/json_page.py")
+
+    def test_what_is_missing_is_noticed(self):
+        field = {"type": "integer", "description": "N.", "unit": "bytes"}
+
+        def problems(inner, **change):
+            report = {"type": "object", "description": "R.", "properties": {
+                "a": {"type": ["array", "null"], "description": "A.", "items": {"type": "object", "properties": {"bytes": inner}}}}}
+            return json_page.problems({"$defs": {"r": {**report, **change}}})
+        self.assertEqual(problems(field), [])
+        self.assertEqual(problems(field, description=""), [f"{json_page.DATA}: r has no description"])
+        self.assertEqual(problems({**field, "description": ""}), [f"{json_page.DATA}: r: a[].bytes has no description"])
+        self.assertEqual(problems({"type": "integer", "description": "N."}), [f"{json_page.DATA}: r: a[].bytes has no unit"])
 
 
 class ApiPage(unittest.TestCase):
