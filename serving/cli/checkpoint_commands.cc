@@ -25,6 +25,7 @@
 #include "serving/cli/diff_command.h"
 #include "serving/cli/flags.h"
 #include "serving/cli/shared_flags.h"
+#include "serving/cli/suggest.h"
 #include "serving/convert/carried_files.h"
 #include "serving/convert/convert.h"
 #include "serving/convert/convert_job.h"
@@ -82,6 +83,7 @@ void AddExperts(CLI::App& app, Flags& flags, const char* what) {
 void AddRecipeFlags(CLI::App& app, Flags& flags) {
   auto* group = app.add_option_group("what to quantize, and how");
   group->add_option("--preset", flags.preset, absl::StrCat("one of ", absl::StrJoin(ConvertPresetNames(), ", ")))
+      ->check(Suggest(ConvertPresetNames()))
       ->type_name("NAME");
   group->add_option("--config", flags.config, "a textproto (configs/convert.proto)")->type_name("FILE");
   group->add_option("--scheme-from", flags.scheme_from, "quantize like the model with this config.json")
@@ -440,7 +442,7 @@ CLI::App* AddExplain(CLI::App& app, Flags& flags) {
   CLI::App* explain =
       app.add_subcommand("explain", "show why a tensor is or is not quantized")->footer(kExplainExamples);
   explain->add_option("IN", flags.input, kInputHelp)->required();
-  explain->add_option("TENSOR", flags.tensor, "name of a tensor or of its module")->required();
+  explain->add_option("TENSOR", flags.tensor, "name of a tensor or of its module")->required()->type_name("NAME");
   AddRecipeFlags(*explain, flags);
   explain->add_flag("--allow-requantize", flags.allow_requantize, "as for convert");
   AddRawDType(*explain, flags);

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "serving/cli/checkpoint_commands.h"
+#include "serving/cli/describe_commands.h"
 #include "serving/cli/program_commands.h"
 
 namespace aqt::serving {
@@ -12,6 +13,7 @@ int AqtMain(const std::vector<std::string>& args, const io::FileSystem& fs, cons
   CommandSet set;
   set.commands = CheckpointCommands();
   for (const Command& command : ProgramCommands()) set.commands.push_back(command);
+  for (const Command& command : DescribeCommands()) set.commands.push_back(command);
   return RunCommand(set, args, fs, console);
 }
 

@@ -4,13 +4,15 @@
 #include <vector>
 
 #include "serving/cli/checkpoint_commands.h"
+#include "serving/cli/describe_commands.h"
 #include "serving/cli/program_command_names.h"
 
 namespace aqt::serving {
 
 int ConvertMain(const std::vector<std::string>& args, const io::FileSystem& fs, const Console& console) {
-  return RunCommand({.commands = CheckpointCommands(), .only_in_aqt = {kConfigCommand, kProgramCommand}}, args, fs,
-                    console);
+  CommandSet set = {.commands = CheckpointCommands(), .only_in_aqt = {kConfigCommand, kProgramCommand}};
+  for (const Command& command : DescribeCommands()) set.commands.push_back(command);
+  return RunCommand(set, args, fs, console);
 }
 
 }  // namespace aqt::serving

@@ -60,7 +60,7 @@ TEST_F(ConvertTest, CommandsOfTheFullProgramAreRefusedByName) {
                                              {"program", "--depth="}}) {
     const std::string expected =
         absl::StrCat("error: the command ", args[0], " is only in //serving:aqt; this program has ",
-                     "inspect, plan, convert, dequantize, verify, diff, explain\n");
+                     "inspect, plan, convert, dequantize, verify, diff, explain, completion, man\n");
     ExpectError(args, 5, expected);
     EXPECT_EQ(err_, expected) << "one line";
   }

@@ -7,10 +7,16 @@
 #include <string>
 #include <vector>
 
+namespace CLI {
+class App;
+}
+
 namespace aqt::serving {
 
 // The arguments of all subcommands.
 struct Flags {
+  // The whole command line, for commands that describe it.
+  const CLI::App* app = nullptr;
   std::string input, output, tensor, kind, program, draw;
   std::string preset, config, scheme_from, rules, non_finite, experts;
   std::string calibration, max_shard_size;

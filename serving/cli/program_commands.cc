@@ -1,10 +1,12 @@
 #include "serving/cli/program_commands.h"
 
+#include <iterator>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "absl/algorithm/container.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -21,6 +23,7 @@
 #include "serving/cli/flags.h"
 #include "serving/cli/program_command_names.h"
 #include "serving/cli/shared_flags.h"
+#include "serving/cli/suggest.h"
 #include "serving/tools/exit_code.h"
 #include "serving/tools/report_json-inl.h"
 
@@ -107,7 +110,10 @@ CLI::App* AddConfig(CLI::App& app, Flags& flags) {
   config->add_option("KIND", flags.kind, absl::StrCat("one of ", absl::StrJoin(ConfigKinds(), ", ")))
       ->check(CLI::IsMember(ConfigKinds()))
       ->required();
-  config->add_option("SOURCE", flags.input, "a preset or a textproto; if it is omitted, the presets are listed");
+  std::vector<std::string> presets;
+  for (const std::string& kind : ConfigKinds()) absl::c_copy(PresetNames(kind), std::back_inserter(presets));
+  config->add_option("SOURCE", flags.input, "a preset or a textproto; if it is omitted, the presets are listed")
+      ->check(Suggest(presets));
   config
       ->add_option(
           "--program", flags.program,

@@ -95,6 +95,7 @@ ExitCode Run(const CommandSet& set, const std::vector<std::string>& args, const 
              const Console& console) {
   CLI::App app("Quantizes model checkpoints (safetensors) for serving.", "aqt");
   Flags flags;
+  flags.app = &app;
   app.footer(set.only_in_aqt.empty() ? kFooter : absl::StrCat(kFooter, "\n\n", OnlyInAqtText(set)));
   app.require_subcommand(1);
   bool version = false;
