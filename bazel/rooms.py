@@ -54,6 +54,7 @@ ROOMS = {
     "aqt/quant": _room("aliases of the documented libraries"),
     "aqt/stored": _room("checkpoints whose weights are quantized already, read as float tensors", "aqt/io aqt/quant/weights"),
     "aqt/gguf": _room("GGUF files: the container, and models as float tensors", "aqt/io aqt/quant/weights"),
+    "aqt/native": _room("our own layout of quantized weights in files", "aqt/io aqt/quant/tensor"),
     "aqt/graph": _room("programs: values, operations, tracing; independent of quantization", "aqt/kernels"),
     "aqt/graph/interpret": _room("evaluation, gradients and rewriting of programs", "aqt/graph"),
     "aqt/graph/draw": _room("programs as pictures", "aqt/graph"),

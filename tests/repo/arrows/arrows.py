@@ -28,7 +28,7 @@ OUTSIDE = {
     "@eigen": "aqt/kernels",
     "@com_google_protobuf": "configs serving/families serving/plan",
     "@com_googlesource_code_re2": "aqt/transforms aqt/nn aqt/stored serving/families serving/plan serving/gguf",
-    "@nlohmann_json": "aqt/io aqt/stored serving/tools serving/formats serving/plan serving/convert",
+    "@nlohmann_json": "aqt/io aqt/native aqt/stored serving/tools serving/formats serving/plan serving/convert",
     "@zlib": "aqt/io",
     "@cli11": "serving/cli examples",
     "@com_google_googletest": "aqt/testing",
