@@ -30,7 +30,7 @@ namespace aqt::native {
 
 // A quantized weight.
 struct NativeWeight {
-  QTensor tensor;  // with a qvalue
+  QTensor tensor = {};  // with a qvalue
   // 1 to 8: each value of the qvalue is stored in as many bits. 0: in the qvalue's dtype (s2 and s4: in 2 and 4 bits).
   int bits = 0;
   bool half = false;  // the values are ..., -0.5, 0.5, ..., in a float dtype

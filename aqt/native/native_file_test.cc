@@ -190,6 +190,31 @@ TEST_F(NativeFileTest, RandomWeightsComeBack) {
   }
 }
 
+// Each weight is described in the file that has it.
+TEST_F(NativeFileTest, SeveralFiles) {
+  const std::string folder = absl::StrCat(::testing::TempDir(), "/native_set");
+  const absl::Status made = fs_.CreateFolder(folder);
+  ASSERT_TRUE(made.ok() || absl::IsAlreadyExists(made)) << made;
+  Random random(3);
+  std::map<std::string, NativeWeight> weights;
+  std::string map;
+  for (int i = 1; i <= 2; ++i) {
+    const std::string name = absl::StrCat("w", i), file = absl::StrCat("model-0000", i, "-of-00002.safetensors");
+    weights[name] = RandomWeight(random);
+    ASSERT_TRUE(WriteNative(fs_, io::JoinPath(folder, file), {.weights = {{name, weights[name]}}}, true).ok());
+    const io::Checkpoint part = *io::Checkpoint::Open(fs_, io::JoinPath(folder, file));
+    for (const io::TensorInfo& tensor : part.tensors()) {
+      absl::StrAppend(&map, map.empty() ? "" : ", ", "\"", tensor.name, "\": \"", file, "\"");
+    }
+  }
+  std::ofstream(io::JoinPath(folder, io::kIndexFile)) << absl::StrCat(R"({"weight_map": {)", map, "}}");
+  const absl::StatusOr<io::Checkpoint> checkpoint = io::Checkpoint::Open(fs_, folder);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const absl::StatusOr<NativeReader> reader = NativeReader::Open(*checkpoint);
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  for (const auto& [name, weight] : weights) ExpectEqual(*reader->ReadWeight(name), weight);
+}
+
 // The example of docs/formats/native.md: 3 bits, one axis tiled.
 NativeFile Example() {
   NativeFile file;
