@@ -12,6 +12,7 @@
 #include "serving/cli/flags.h"
 #include "serving/cli/shared_flags.h"
 #include "serving/convert/diff.h"
+#include "serving/convert/diff_files.h"
 #include "serving/convert/model_input.h"
 #include "serving/tools/exit_code.h"
 

@@ -23,10 +23,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "aqt/io/file.h"
-#include "aqt/io/tensors/checkpoint.h"
 #include "aqt/io/tensors/tensor_source.h"
 #include "aqt/io/tensors/tensor_spec.h"
 #include "serving/tools/progress.h"
@@ -77,12 +74,6 @@ struct DiffReport {
 
 // Compares the tensors. DataLoss if one of the two is damaged.
 absl::StatusOr<DiffReport> Diff(const io::TensorSource& a, const io::TensorSource& b, const DiffOptions& options);
-
-// Adds the differences beside the tensors: config.json of two folders, otherwise only the quantization_config; and
-// notes about metadata, the files of tensors, and other files. `ignore_quantization`: a quantization_config that
-// differs is a note. The errors of ReadModelConfig (plan.h).
-absl::Status DiffFiles(const io::FileSystem& fs, const io::Checkpoint& a, const io::Checkpoint& b,
-                       bool ignore_quantization, const std::atomic<bool>* cancelled, DiffReport& report);
 
 void PrintDiff(const DiffReport& report, std::ostream& out);
 std::string DiffToJson(const DiffReport& report);

@@ -1,4 +1,4 @@
-// What differs beside the tensors.
+#include "serving/convert/diff_files.h"
 
 #include <algorithm>
 #include <map>
@@ -15,7 +15,6 @@
 #include "aqt/io/json.h"
 #include "aqt/io/printable.h"
 #include "serving/convert/carried_files.h"
-#include "serving/convert/diff.h"
 #include "serving/formats/model_config.h"
 #include "serving/plan/plan.h"
 #include "serving/plan/whole_checkpoint.h"

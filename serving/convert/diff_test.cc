@@ -20,6 +20,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "serving/convert/diff_files.h"
 #include "serving/convert/element_values.h"
 #include "serving/tools/test_util.h"
 
