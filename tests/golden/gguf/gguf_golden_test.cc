@@ -1,17 +1,24 @@
 // Files of the `gguf` package: the values of its dequantizer, and the bytes of its quantizers.
 
 #include <cstdint>
+#include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
+#include "aqt/core/shape.h"
 #include "aqt/gguf/gguf_file.h"
 #include "aqt/gguf/gguf_source.h"
+#include "aqt/gguf/gguf_testing.h"
 #include "aqt/io/file.h"
 #include "aqt/io/tensors/safetensors.h"
 #include "aqt/io/tensors/tensor_source.h"
@@ -90,6 +97,41 @@ TEST(GgufGoldenTest, ALlamaUnderTheNamesOfTransformers) {
     ASSERT_NE(tensor, nullptr);
     EXPECT_EQ(tensor->shape, values.shape);
     EXPECT_EQ(Floats(**source, *tensor), Floats(expected, values));
+  }
+}
+
+class NamesTest : public GgufTest {};
+
+// One layer of each architecture, with one expert.
+TEST_F(NamesTest, OfTheTablesOfThePackage) {
+  struct Model {
+    std::vector<TestTensor> tensors;
+    std::set<std::string> names;
+  };
+  std::map<std::pair<std::string, std::string>, Model> models;
+  const std::string text = io::ReadFile(fs_, absl::StrCat(kFolder, "names.tsv"), 1 << 20).value();
+  for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+    const std::vector<std::string> parts = absl::StrSplit(line, '\t');
+    Model& model = models[{parts[0], parts[1]}];
+    const bool experts = absl::StrContains(parts[2], "_exps."), norm = absl::StrContains(parts[2], "norm.");
+    model.tensors.push_back(CountingTensor(parts[2], experts ? Shape{1, 2, 2} : norm ? Shape{2} : Shape{2, 2}));
+    model.names.insert(parts[3]);
+  }
+  EXPECT_EQ(models.size(), 10u);
+  for (const auto& [key, model] : models) {
+    SCOPED_TRACE(key.second);
+    const uint32_t experts = absl::StrContains(key.second, "moe") || key.second == "mixtral" ? 1 : 0;
+    const std::string path =
+        WriteModel(absl::StrCat(key.second, ".gguf"),
+                   {StringItem(kArchitectureKey, key.first), U32Item(key.first + ".attention.head_count", 1),
+                    U32Item(key.first + ".expert_count", experts)},
+                   model.tensors);
+    const auto source = GgufSource::Open(fs_, path);
+    ASSERT_TRUE(source.ok()) << source.status();
+    std::set<std::string> names;
+    for (const io::TensorInfo& tensor : (*source)->tensors()) names.insert(tensor.name);
+    EXPECT_EQ(names, model.names);
+    EXPECT_TRUE(absl::StrContains((*source)->config(), absl::StrCat("\"model_type\": \"", key.second, "\"")));
   }
 }
 
