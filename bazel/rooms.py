@@ -79,6 +79,7 @@ ROOMS = {
     "aqt/nn/serve": _room("trained models made ready to answer", "aqt/nn/layers aqt/transforms aqt/runtime"),
     "aqt/nn/train": _room("optimizers, trainer, files of training state", "aqt/nn/layers aqt/transforms aqt/runtime aqt/io"),
     "aqt/nn/weights": _room("parameters from checkpoints", "aqt/nn/layers aqt/io aqt/stored"),
+    "aqt/models": _room("models of known architectures, built from their folders", "aqt/nn aqt/io aqt/stored"),
     "aqt/testing": _room("test code shared by several rooms", "aqt/nn", testonly=True),
     "configs": _room("what users write: the protos of configurations, and presets"),
     "serving/tools": _room("exit codes, wording, progress, threads", "aqt/io"),

@@ -76,6 +76,7 @@ Value DotProductAttention(const Value& query, const Value& key, const Value& val
         scaled, key, {.lhs_contracting = {3}, .rhs_contracting = {3}, .lhs_batch = {0, 2}, .rhs_batch = {0, 2}});
   }
   scores = ops::Cast(scores, wide);
+  if (options.bias.has_value()) scores = scores + ops::Cast(*options.bias, wide);
   if (mask.has_value()) scores = ops::Select(*mask, scores, -MaxFinite(wide));
   const Value weights = Dropout(ops::Cast(SoftmaxOf(scores, options.softmax), dtype), "weights",
                                 {.rate = options.dropout_rate, .train = options.train}, where);

@@ -32,9 +32,11 @@ struct DotProductAttentionOptions {
   double dropout_rate = 0.0;
   bool train = true;
   AttentionSoftmax softmax = std::monostate();
+  // Added to the scores before the mask; broadcasts to [batch, heads, queries, keys].
+  std::optional<Value> bias = std::nullopt;
 };
 
-// softmax(query key^T / sqrt(features) over the keys) value:
+// softmax(query key^T / sqrt(features) + bias over the keys) value:
 //   query [batch, queries, heads, features], key [batch, keys, heads, features], value [batch, keys, heads, out]
 //   -> [batch, queries, heads, out]
 // `mask` is a bool that broadcasts to [batch, heads, queries, keys]. Scores where it is false become the lowest finite

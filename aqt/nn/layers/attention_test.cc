@@ -59,8 +59,10 @@ TEST(AttentionTest, Formula) {
   const int64_t batch = 2, queries = 3, keys = 4, heads = 2, features = 5, out = 3;
   const Array q = F64({batch, queries, heads, features}, 1), k = F64({batch, keys, heads, features}, 2),
               v = F64({batch, keys, heads, out}, 3);
+  const Array bias = F64({1, heads, queries, keys}, 4);
   const absl::StatusOr<Array> got =
-      DotProductAttention(Value(q), Value(k), Value(v), CausalMask(queries, keys), "attention").ToArray();
+      DotProductAttention(Value(q), Value(k), Value(v), CausalMask(queries, keys), "attention", {.bias = Value(bias)})
+          .ToArray();
   ASSERT_THAT(got, IsOk());
   ASSERT_EQ(got->shape(), (Shape{batch, queries, heads, out}));
   for (int64_t b = 0; b < batch; ++b) {
@@ -71,7 +73,7 @@ TEST(AttentionTest, Formula) {
         for (int64_t j = 0; j <= i + keys - queries; ++j) {
           double score = 0;
           for (int64_t f = 0; f < features; ++f) score += At(q, b, i, h, f) * At(k, b, j, h, f);
-          weights.push_back(std::exp(score / std::sqrt(5.0)));
+          weights.push_back(std::exp(score / std::sqrt(5.0) + At(bias, 0, h, i, j)));
           sum += weights.back();
         }
         for (int64_t o = 0; o < out; ++o) {

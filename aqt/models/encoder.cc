@@ -1,0 +1,41 @@
+#include "aqt/models/encoder.h"
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "aqt/core/status_macros.h"
+#include "aqt/io/json.h"
+
+namespace aqt::models {
+namespace {
+
+struct Family {
+  const char* model_type;
+  std::unique_ptr<Encoder> (*make)(ConfigFields& fields);
+};
+
+constexpr Family kFamilies[] = {
+    {"bert", MakeBert},   {"camembert", MakeRoberta}, {"distilbert", MakeDistilBert},
+    {"mpnet", MakeMpnet}, {"roberta", MakeRoberta},   {"xlm-roberta", MakeRoberta},
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Encoder>> MakeEncoder(ConfigFields& fields) {
+  const std::string type = fields.Text("model_type", "");
+  std::string known;
+  for (const Family& family : kFamilies) {
+    if (type == family.model_type) {
+      std::unique_ptr<Encoder> encoder = family.make(fields);
+      AQT_RETURN_IF_ERROR(fields.Finish());
+      return encoder;
+    }
+    absl::StrAppend(&known, known.empty() ? "" : ", ", family.model_type);
+  }
+  return absl::UnimplementedError(absl::StrCat(fields.source(), ": model_type is ",
+                                               type.empty() ? "missing" : io::QuoteForMessage(type),
+                                               "; encoders of these types can be run: ", known));
+}
+
+}  // namespace aqt::models

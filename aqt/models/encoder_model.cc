@@ -1,0 +1,150 @@
+#include "aqt/models/encoder_model.h"
+
+#include <set>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "aqt/core/status_macros.h"
+#include "aqt/graph/trace.h"
+#include "aqt/io/printable.h"
+#include "aqt/io/tensors/checkpoint.h"
+#include "aqt/models/config_fields.h"
+#include "aqt/models/post_norm.h"
+#include "aqt/nn/serve/serve.h"
+#include "aqt/stored/dequantized_source.h"
+#include "aqt/stored/stored_config.h"
+#include "aqt/transforms/quantize/serve.h"
+#include "re2/re2.h"
+
+namespace aqt::models {
+namespace {
+
+// A checkpoint's tensors in floating point.
+struct FloatTensors {
+  std::unique_ptr<io::Checkpoint> checkpoint;
+  std::unique_ptr<stored::DequantizedSource> dequantized;
+  const io::TensorSource& source() const {
+    if (dequantized != nullptr) return *dequantized;
+    return *checkpoint;
+  }
+};
+
+absl::StatusOr<FloatTensors> OpenTensors(const io::FileSystem& fs, absl::string_view folder,
+                                         std::vector<std::string>& notes) {
+  FloatTensors tensors;
+  AQT_ASSIGN_OR_RETURN(io::Checkpoint checkpoint, io::Checkpoint::Open(fs, folder));
+  tensors.checkpoint = std::make_unique<io::Checkpoint>(std::move(checkpoint));
+  AQT_ASSIGN_OR_RETURN(const stored::StoredConfig config, stored::ReadStoredConfig(fs, *tensors.checkpoint));
+  auto dequantized = stored::DequantizedSource::Open(*tensors.checkpoint, config);
+  if (dequantized.ok()) {
+    tensors.dequantized = *std::move(dequantized);
+    notes.push_back(absl::StrCat("the weights are stored quantized (", tensors.dequantized->Description(), ")"));
+    notes.insert(notes.end(), tensors.dequantized->notes().begin(), tensors.dequantized->notes().end());
+  } else if (!absl::IsFailedPrecondition(dequantized.status())) {
+    return dequantized.status();
+  }
+  return tensors;
+}
+
+// Removes the rules that ignore tensors which `source` does not have. Returns the first parts of the names of those
+// that it has.
+std::set<std::string> DropUnusedIgnores(const io::TensorSource& source, nn::WeightsMap& map) {
+  std::set<std::string> ignored;
+  std::erase_if(map.rules, [&](const nn::WeightRule& rule) {
+    if (rule.slot.has_value()) return false;
+    const re2::RE2 pattern(rule.tensor);
+    bool used = false;
+    for (const io::TensorInfo& tensor : source.tensors()) {
+      if (!re2::RE2::FullMatch(tensor.name, pattern)) continue;
+      used = true;
+      ignored.insert(tensor.name.substr(0, tensor.name.find('.')));
+    }
+    return !used;
+  });
+  return ignored;
+}
+
+// Adds the parameters of the dense steps.
+absl::Status LoadDense(const io::FileSystem& fs, absl::string_view folder, const Pooling& pooling,
+                       SlotValues& weights) {
+  for (const PoolingStep& step : pooling.steps) {
+    const auto* dense = std::get_if<DenseStep>(&step);
+    if (dense == nullptr) continue;
+    nn::WeightsMap map;
+    map.rules.push_back({.tensor = "linear\\.weight",
+                         .slot = Slot{SlotKind::kParam, dense->scope + "/kernel"},
+                         .transpose = {1, 0},
+                         .cast = true});
+    if (dense->bias) AddRule("linear\\.bias", dense->scope + "/bias", map);
+    std::vector<Input> inputs = {{*map.rules[0].slot, {DType::kF32, {dense->in, dense->out}}}};
+    if (dense->bias) inputs.push_back({*map.rules[1].slot, {DType::kF32, {dense->out}}});
+    AQT_ASSIGN_OR_RETURN(const Program program,
+                         aqt::Trace([](absl::Span<const Value> in) { return std::vector<Value>{in[0]}; }, inputs,
+                                    std::vector<Slot>{Slot{SlotKind::kData, "kernel"}}));
+    AQT_ASSIGN_OR_RETURN(const io::Checkpoint checkpoint,
+                         io::Checkpoint::Open(fs, io::JoinPath(folder, dense->folder)));
+    AQT_ASSIGN_OR_RETURN(const SlotValues values, nn::LoadWeights(map, checkpoint, program));
+    weights.insert(values.begin(), values.end());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Program> EncoderModel::Trace(int64_t batch, int64_t length, bool types, bool pooled) const {
+  if (batch < 1 || length < 1 || length > facts().max_length) {
+    return absl::InvalidArgumentError(absl::StrCat("a batch of ", batch, " texts of ", length,
+                                                   " tokens, expected at least 1 of each, and at most the ",
+                                                   facts().max_length, " tokens of the model"));
+  }
+  if (types && facts().types == 0) {
+    return absl::InvalidArgumentError("the model does not distinguish segments; leave types out");
+  }
+  std::vector<Input> inputs = {{kIds, {DType::kS32, {batch, length}}}, {kLengths, {DType::kS32, {batch}}}};
+  if (types) inputs.push_back({kTypes, {DType::kS32, {batch, length}}});
+  const auto trace = [&](absl::Span<const Value> in) -> std::vector<Value> {
+    EncoderInputs encoder_inputs = {in[0], in[1], std::nullopt};
+    if (types) encoder_inputs.types = in[2];
+    const Value hidden = encoder_->Hidden(encoder_inputs);
+    return {pooled ? Pool(hidden, in[1], pooling_) : hidden};
+  };
+  return aqt::Trace(trace, inputs, std::vector<Slot>{pooled ? kEmbeddings : kHidden});
+}
+
+absl::StatusOr<Program> EncoderModel::HiddenProgram(int64_t batch, int64_t length, bool types) const {
+  return Trace(batch, length, types, /*pooled=*/false);
+}
+
+absl::StatusOr<Program> EncoderModel::EmbeddingProgram(int64_t batch, int64_t length, bool types) const {
+  return Trace(batch, length, types, /*pooled=*/true);
+}
+
+absl::StatusOr<PreparedProgram> EncoderModel::Serve(absl::Span<const Program> programs,
+                                                    const InjectConfig& config) const {
+  if (programs.empty()) return absl::InvalidArgumentError("no programs, expected at least one");
+  AQT_ASSIGN_OR_RETURN(const SlotValues frozen, Freeze(programs[0], config, *weights_));
+  return nn::Serve(programs, config, frozen, {.keep_values = false});
+}
+
+absl::StatusOr<EncoderModel> ModelFromFolder(const io::FileSystem& fs, absl::string_view folder) {
+  EncoderModel model;
+  AQT_ASSIGN_OR_RETURN(ConfigFields fields, ConfigFields::Open(fs, io::JoinPath(folder, "config.json")));
+  AQT_ASSIGN_OR_RETURN(model.encoder_, MakeEncoder(fields));
+  AQT_ASSIGN_OR_RETURN(model.pooling_, ReadPooling(fs, folder, model.facts().width));
+  AQT_ASSIGN_OR_RETURN(const FloatTensors tensors, OpenTensors(fs, folder, model.notes_));
+  nn::WeightsMap map = model.encoder_->Weights();
+  const std::set<std::string> ignored = DropUnusedIgnores(tensors.source(), map);
+  if (!ignored.empty()) {
+    model.notes_.push_back(absl::StrCat("not used: tensors of ", absl::StrJoin(ignored, ", ")));
+  }
+  for (nn::WeightRule& rule : map.rules) rule.cast = rule.slot.has_value();
+  AQT_ASSIGN_OR_RETURN(const Program program, model.HiddenProgram(1, 1));
+  AQT_ASSIGN_OR_RETURN(SlotValues weights, nn::LoadWeights(map, tensors.source(), program));
+  AQT_RETURN_IF_ERROR(LoadDense(fs, folder, model.pooling_, weights));
+  model.weights_ = std::make_shared<const SlotValues>(std::move(weights));
+  return model;
+}
+
+}  // namespace aqt::models

@@ -1,0 +1,218 @@
+#include "aqt/models/pooling.h"
+
+#include <iterator>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "aqt/core/status_macros.h"
+#include "aqt/graph/basic_ops.h"
+#include "aqt/io/json.h"
+#include "aqt/io/printable.h"
+#include "aqt/models/config_fields.h"
+#include "aqt/nn/layers/attention.h"
+#include "aqt/nn/layers/dense.h"
+#include "nlohmann/json.hpp"
+
+namespace aqt::models {
+namespace {
+
+constexpr int64_t kMaxBytes = 1 << 20;
+
+struct Module {
+  std::string type;    // the name of its class
+  std::string folder;  // relative to the model's; empty for the model itself
+};
+
+// `source` names the text in messages.
+absl::StatusOr<std::vector<Module>> ParseModules(const std::string& text, const std::string& source) {
+  const auto wrong = [&](const auto&... parts) { return absl::DataLossError(absl::StrCat(source, ": ", parts...)); };
+  // The reader of objects also finds keys that occur twice.
+  const absl::StatusOr<io::JsonObjectText> object = io::ScanJsonObject(absl::StrCat("{\"modules\":", text, "}"), 8);
+  if (!object.ok()) return Annotate(object.status(), source);
+  const nlohmann::json list = nlohmann::json::parse(object->standard, nullptr, false)["modules"];
+  if (!list.is_array() || list.empty()) return wrong("expected a list of modules");
+  std::vector<Module> modules;
+  for (const nlohmann::json& item : list) {
+    if (!item.is_object() || !item.contains("type") || !item["type"].is_string() || !item.contains("path") ||
+        !item["path"].is_string()) {
+      return wrong("module ", modules.size(), " has no type or no path");
+    }
+    const std::vector<std::string> names = absl::StrSplit(item["type"].get<std::string>(), '.');
+    modules.push_back({names.back(), item["path"].get<std::string>()});
+    const std::string& folder = modules.back().folder;
+    if (absl::StrContains(folder, "..") || absl::StartsWith(folder, "/")) {
+      return wrong("the path ", io::QuoteForMessage(folder), " of module ", modules.size() - 1,
+                   " leaves the model's folder");
+    }
+  }
+  if (modules[0].type != "Transformer") {
+    return absl::UnimplementedError(
+        absl::StrCat(source, ": the first module is ", io::QuoteForMessage(modules[0].type), ", expected Transformer"));
+  }
+  modules.erase(modules.begin());
+  return modules;
+}
+
+struct NamedMode {
+  const char* name;
+  const char* flag;  // the same mode before version 5.5 of sentence-transformers
+  PoolMode mode;
+};
+// In the order in which flags concatenate.
+constexpr NamedMode kModes[] = {{"cls", "pooling_mode_cls_token", PoolMode::kFirst},
+                                {"max", "pooling_mode_max_tokens", PoolMode::kMax},
+                                {"mean", "pooling_mode_mean_tokens", PoolMode::kMean},
+                                {"mean_sqrt_len_tokens", "pooling_mode_mean_sqrt_len_tokens", PoolMode::kRoot}};
+
+absl::StatusOr<PoolTokens> ReadPoolTokens(const io::FileSystem& fs, const std::string& path, int64_t width) {
+  AQT_ASSIGN_OR_RETURN(ConfigFields fields, ConfigFields::Open(fs, path));
+  for (const char* name : {"embedding_dimension", "word_embedding_dimension"}) {
+    if (fields.Count(name, width) != width) fields.Refuse(name, absl::StrCat("the width ", width, " of the model"));
+  }
+  PoolTokens pool;
+  for (const std::string& text : fields.Texts("pooling_mode")) {
+    const auto* mode = absl::c_find_if(kModes, [&](const NamedMode& named) { return text == named.name; });
+    if (mode == std::end(kModes)) {
+      fields.Refuse("pooling_mode", "cls, max, mean or mean_sqrt_len_tokens");
+      break;
+    }
+    pool.modes.push_back(mode->mode);
+  }
+  for (const NamedMode& named : kModes) {
+    if (fields.Flag(named.flag, false)) pool.modes.push_back(named.mode);
+  }
+  fields.Only("pooling_mode_weightedmean_tokens", {"false"});
+  fields.Only("pooling_mode_lasttoken", {"false"});
+  fields.Only("include_prompt", {"true"});  // matters only to texts with a prompt
+  AQT_RETURN_IF_ERROR(fields.Finish());
+  if (!pool.modes.empty()) return pool;
+  return absl::InvalidArgumentError(absl::StrCat(fields.source(), ": no pooling mode is chosen, expected one"));
+}
+
+// Steps that work on something other than the vector of a text are not computed.
+void OnlyOnEmbedding(ConfigFields& fields) {
+  fields.Only("module_input_name", {R"("sentence_embedding")"});
+  fields.Only("module_output_name", {R"("sentence_embedding")"});
+}
+
+absl::Status CheckNormalize(const io::FileSystem& fs, const std::string& path) {
+  absl::StatusOr<ConfigFields> fields = ConfigFields::Open(fs, path);
+  if (absl::IsNotFound(fields.status())) return absl::OkStatus();  // the usual case
+  AQT_RETURN_IF_ERROR(fields.status());
+  OnlyOnEmbedding(*fields);
+  return fields->Finish();
+}
+
+absl::StatusOr<DenseStep> ReadDense(const io::FileSystem& fs, const std::string& path, int64_t width) {
+  AQT_ASSIGN_OR_RETURN(ConfigFields fields, ConfigFields::Open(fs, path));
+  DenseStep dense;
+  dense.in = fields.Count("in_features");
+  dense.out = fields.Count("out_features");
+  dense.bias = fields.Flag("bias", true);
+  const std::string activation = fields.Text("activation_function", "torch.nn.modules.activation.Tanh");
+  dense.tanh = absl::EndsWith(activation, ".Tanh");
+  if (!dense.tanh && !absl::EndsWith(activation, ".Identity")) {
+    fields.Refuse("activation_function", "torch.nn.modules.activation.Tanh or torch.nn.modules.linear.Identity");
+  }
+  OnlyOnEmbedding(fields);
+  if (dense.in != width) {
+    fields.Refuse("in_features", absl::StrCat("the width ", width, " of the step before it"));
+  }
+  AQT_RETURN_IF_ERROR(fields.Finish());
+  return dense;
+}
+
+absl::Status ReadLimits(const io::FileSystem& fs, absl::string_view folder, Pooling& pooling) {
+  const std::string path = io::JoinPath(folder, "sentence_bert_config.json");
+  const absl::StatusOr<ConfigFields> opened = ConfigFields::Open(fs, path);
+  if (absl::IsNotFound(opened.status())) return absl::OkStatus();
+  AQT_ASSIGN_OR_RETURN(ConfigFields fields, opened);
+  pooling.max_length = fields.Has("max_seq_length") ? fields.Count("max_seq_length") : 0;
+  pooling.lower_case = fields.Flag("do_lower_case", false);
+  return fields.Finish();
+}
+
+// Adds the steps of modules.json.
+absl::Status ReadSteps(const io::FileSystem& fs, absl::string_view folder, Pooling& pooling) {
+  const std::string path = io::JoinPath(folder, "modules.json");
+  const absl::StatusOr<std::string> text = io::ReadFile(fs, path, kMaxBytes);
+  if (absl::IsNotFound(text.status())) return absl::OkStatus();
+  AQT_RETURN_IF_ERROR(text.status());
+  AQT_ASSIGN_OR_RETURN(const std::vector<Module> modules, ParseModules(*text, io::PrintableLine(path)));
+  for (const Module& module : modules) {
+    const bool is_first = pooling.steps.empty();
+    const std::string config = io::JoinPath(io::JoinPath(folder, module.folder), "config.json");
+    if (module.type == "Pooling" && is_first) {
+      AQT_ASSIGN_OR_RETURN(const PoolTokens pool, ReadPoolTokens(fs, config, pooling.width));
+      pooling.width *= static_cast<int64_t>(pool.modes.size());
+      pooling.steps.emplace_back(pool);
+    } else if (module.type == "Dense" && !is_first) {
+      AQT_ASSIGN_OR_RETURN(DenseStep dense, ReadDense(fs, config, pooling.width));
+      dense.folder = module.folder;
+      dense.scope = absl::StrCat("dense", pooling.steps.size());
+      pooling.width = dense.out;
+      pooling.steps.emplace_back(std::move(dense));
+    } else if (module.type == "Normalize" && !is_first) {
+      AQT_RETURN_IF_ERROR(CheckNormalize(fs, config));
+      pooling.steps.emplace_back(Normalize());
+    } else {
+      return absl::UnimplementedError(absl::StrCat(
+          io::PrintableLine(path), ": module ", io::QuoteForMessage(module.type), " at position ",
+          pooling.steps.size() + 1, "; expected Transformer, then Pooling, then any of Dense and Normalize"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+Value PoolOver(const Value& hidden, const Value& lengths, PoolMode mode) {
+  const int64_t batch = hidden.dim(0), length = hidden.dim(1), width = hidden.dim(2);
+  if (mode == PoolMode::kFirst) {
+    return ops::Reshape(ops::Slice(hidden, {0, 0, 0}, {batch, 1, width}), {batch, width});
+  }
+  const Value mask = ops::Reshape(nn::PaddingMask(lengths, length), {batch, length, 1});
+  if (mode == PoolMode::kMax) return ops::ReduceMax(ops::Select(mask, hidden, -1e9), {1});
+  const Value count = ops::Max(ops::ReduceSum(ops::Cast(mask, hidden.dtype()), {1}), 1e-9);
+  return ops::ReduceSum(ops::Select(mask, hidden, 0.0), {1}) / (mode == PoolMode::kMean ? count : ops::Sqrt(count));
+}
+
+Value PoolOver(const Value& hidden, const Value& lengths, const PoolTokens& pool) {
+  std::vector<Value> parts;
+  for (const PoolMode mode : pool.modes) parts.push_back(PoolOver(hidden, lengths, mode));
+  return parts.size() == 1 ? parts[0] : ops::Concatenate(parts, 1);
+}
+
+Value Apply(const Value& x, const DenseStep& dense) {
+  const Value y = nn::Dense(x, dense.scope, {.features = dense.out, .use_bias = dense.bias});
+  return dense.tanh ? ops::Tanh(y) : y;
+}
+
+}  // namespace
+
+absl::StatusOr<Pooling> ReadPooling(const io::FileSystem& fs, absl::string_view folder, int64_t width) {
+  Pooling pooling;
+  pooling.width = width;
+  AQT_RETURN_IF_ERROR(ReadSteps(fs, folder, pooling));
+  if (pooling.steps.empty()) pooling.steps.emplace_back(PoolTokens{{PoolMode::kMean}});
+  AQT_RETURN_IF_ERROR(ReadLimits(fs, folder, pooling));
+  return pooling;
+}
+
+Value Pool(const Value& hidden, const Value& lengths, const Pooling& pooling) {
+  Value x = hidden;
+  for (const PoolingStep& step : pooling.steps) {
+    if (const auto* pool = std::get_if<PoolTokens>(&step)) {
+      x = PoolOver(x, lengths, *pool);
+    } else if (const auto* dense = std::get_if<DenseStep>(&step)) {
+      x = Apply(x, *dense);
+    } else {
+      x = x / ops::Max(ops::Sqrt(ops::ReduceSum(x * x, {1}, /*keepdims=*/true)), 1e-12);
+    }
+  }
+  return x;
+}
+
+}  // namespace aqt::models
