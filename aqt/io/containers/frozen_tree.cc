@@ -160,7 +160,9 @@ class Builder {
     for (size_t end = parts.size(); end > first; --end) {
       const std::string module = absl::StrJoin(parts.begin() + first, parts.begin() + end, ".");
       frozen.kernel = tree_.Find(absl::StrCat(root, kParams, module, ".kernel"));
-      if (frozen.kernel == nullptr && !HasPrefix(absl::StrCat(root, kParams, module, "."))) continue;
+      const std::string parameters = absl::StrCat(root, kParams, module, ".");
+      if (frozen.kernel == nullptr && !HasPrefix(parameters)) continue;
+      if (frozen.kernel == nullptr) frozen.kernel = OnlyMatrix(parameters, frozen.value->shape.num_elements());
       frozen.module = module;
       break;
     }
@@ -185,6 +187,19 @@ class Builder {
   bool HasPrefix(absl::string_view prefix) const {
     const auto it = names_.lower_bound(prefix);
     return it != names_.end() && absl::StartsWith(*it, prefix);
+  }
+
+  // The parameter of a module that can be the float kernel of a value, by its size; null if there is not exactly one.
+  const TensorInfo* OnlyMatrix(const std::string& module, int64_t elements) const {
+    const TensorInfo* found = nullptr;
+    for (auto it = names_.lower_bound(module); it != names_.end() && absl::StartsWith(*it, module); ++it) {
+      const TensorInfo* tensor = tree_.Find(*it);
+      if (absl::StrContains(it->substr(module.size()), '.') || tensor->shape.rank() < 2) continue;
+      if (tensor->shape.num_elements() != elements) continue;
+      if (found != nullptr) return nullptr;
+      found = tensor;
+    }
+    return found;
   }
 
   absl::Status AddFrozen(const Frozen& frozen) {

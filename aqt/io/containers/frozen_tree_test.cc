@@ -184,6 +184,19 @@ TEST(FrozenTree, NamesOfOtherParameters) {
   EXPECT_THAT(Values(*tree->tensors, "conv.weight"), ElementsAre(0, 6, 2, 8, 4, 10, 1, 7, 3, 9, 5, 11));
 }
 
+TEST(FrozenTree, KernelsOfOtherNames) {
+  const auto names = [](const char* second) {
+    Arrays arrays = Tree({2, 3}, {1, 3}, {2, 3});
+    arrays[0].first = "params.m.w";
+    arrays.emplace_back(second, Counting(DType::kF32, {3, 2}));
+    const MemorySource source("tree", std::move(arrays));
+    return Names(*OpenFrozenTree(source)->tensors);
+  };
+  EXPECT_THAT(names("params.m.n.w"), ElementsAre("m.weight", "m.weight_scale", "m.n.w"));
+  // Either could be it.
+  EXPECT_THAT(names("params.m.v"), ElementsAre("m.weight", "m.weight_scale", "m.w", "m.v"));
+}
+
 TEST(FrozenTree, WithoutTheFloatKernels) {
   const MemorySource source("tree", {{"aqt.a.b.AqtDotGeneral_0.qrhs.value", Counting(DType::kS8, {2, 3})},
                                      {"aqt.a.b.AqtDotGeneral_0.qrhs.scale", Counting(DType::kBF16, {1, 3})}});
