@@ -241,6 +241,12 @@ absl::StatusOr<int64_t> TensorBytes(ggml::Type type, const Shape& shape) {
   return RowBytes(type, elements);
 }
 
+bool IsGguf(const io::RandomAccessFile& file) {
+  uint8_t begin[4];
+  if (file.size() < static_cast<int64_t>(sizeof(begin)) || !file.Read(0, absl::MakeSpan(begin)).ok()) return false;
+  return begin[0] == 'G' && begin[1] == 'G' && begin[2] == 'U' && begin[3] == 'F';
+}
+
 absl::StatusOr<GgufFile> GgufFile::Open(const io::FileSystem& fs, absl::string_view path) {
   AQT_ASSIGN_OR_RETURN(std::unique_ptr<io::RandomAccessFile> file, fs.OpenForReading(path));
   return Open(std::move(file));

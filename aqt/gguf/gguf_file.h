@@ -88,6 +88,9 @@ int64_t RowBytes(ggml::Type type, int64_t n);
 // 2^63 - 1 bits.
 absl::StatusOr<int64_t> TensorBytes(ggml::Type type, const Shape& shape);
 
+// Whether the file begins as GGUF.
+bool IsGguf(const io::RandomAccessFile& file);
+
 // An open file. Reading is thread-safe. Errors name the file.
 class GgufFile {
  public:

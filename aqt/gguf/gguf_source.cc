@@ -119,13 +119,23 @@ absl::Status GgufSource::SetViews(std::vector<TensorView> views, std::vector<std
     return absl::DataLossError(absl::StrCat("'", io::PrintableLine(model_.path()), "' has the tensor ",
                                             io::QuoteForMessage(*twice), " twice"));
   }
+  int64_t stored_bytes = 0;
+  for (const GgufFile& file : model_.files()) {
+    for (const GgufTensor& tensor : file.tensors()) stored_bytes += tensor.end - tensor.begin;
+  }
   std::vector<Shard> shards;
   for (const GgufFile& file : model_.files()) {
     io::Metadata text = {{"format", "pt"}};
     if (metadata) {
       AQT_ASSIGN_OR_RETURN(text, MetadataText(file));
     }
-    shards.push_back({std::string(io::BaseName(file.path())), file.path(), std::move(text)});
+    shards.push_back({.name = std::string(io::BaseName(file.path())),
+                      .path = file.path(),
+                      .metadata = std::move(text),
+                      .stored_as = num_decoded_ > 0 ? Description() : "",
+                      .num_decoded = num_decoded_,
+                      .stored_bytes = stored_bytes,
+                      .config = config_});
   }
   views_ = std::move(views);
   SetContents(model_.path(), std::move(shards), std::move(tensors), std::move(warnings));
@@ -206,10 +216,6 @@ absl::Status GgufSource::ReadBytes(const io::TensorInfo& tensor, int64_t offset,
     std::memcpy(dst.data() + (low - offset), values.data() + (low - e * size), static_cast<size_t>(high - low));
   }
   return absl::OkStatus();
-}
-
-absl::StatusOr<std::unique_ptr<io::TensorSource>> OpenGguf(const io::FileSystem& fs, const std::string& path) {
-  return GgufSource::Open(fs, path);
 }
 
 }  // namespace aqt::gguf

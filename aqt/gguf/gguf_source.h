@@ -68,9 +68,6 @@ class GgufSource final : public io::TensorSource {
   int64_t num_decoded_ = 0;
 };
 
-// The same as a TensorSource.
-absl::StatusOr<std::unique_ptr<io::TensorSource>> OpenGguf(const io::FileSystem& fs, const std::string& path);
-
 }  // namespace aqt::gguf
 
 #endif  // AQT_GGUF_GGUF_SOURCE_H_

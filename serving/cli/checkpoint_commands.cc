@@ -152,8 +152,8 @@ void DescribeQuantizedInput(const io::FileSystem& fs, const io::Checkpoint& chec
   const absl::StatusOr<ModelInput> input = ModelInput::Open(fs, checkpoint, {.dequantize = true});
   if (!input.ok()) {
     report.quantization = absl::StrCat(kNotUnderstood, input.status().message());
-  } else if (const stored::DequantizedSource* dequantized = input->dequantized(); dequantized != nullptr) {
-    report.quantization = absl::StrCat(dequantized->Description(), "; ", dequantized->num_dequantized(), " weights");
+  } else if (input->num_dequantized() > 0) {
+    report.quantization = absl::StrCat(input->stored_as(), "; ", input->num_dequantized(), " weights");
     const std::vector<std::string> notes = input->Notes();
     report.warnings.insert(report.warnings.end(), notes.begin(), notes.end());
   }
@@ -262,6 +262,7 @@ absl::StatusOr<ExitCode> RunConvertGguf(const Flags& flags, const io::FileSystem
 absl::StatusOr<ExitCode> RunJob(const Flags& flags, ConvertJob job, const io::FileSystem& fs, const Console& console) {
   job.input = flags.input;
   job.output = flags.output;
+  job.gguf_names = GgufNames(flags);
   job.exclude = flags.exclude;
   job.force = flags.force;
   job.jobs = flags.jobs;
@@ -348,7 +349,7 @@ CLI::App* AddInspect(CLI::App& app, Flags& flags) {
   inspect->add_option("IN", flags.input, kInputHelp)->required();
   AddJson(*inspect, flags);
   inspect->add_flag("--stats", flags.stats, "also read the data: minimum, maximum, NaNs");
-  AddRawDType(*inspect, flags);
+  AddInputFiles(*inspect, flags);
   return inspect;
 }
 
@@ -363,7 +364,7 @@ CLI::App* AddPlan(CLI::App& app, Flags& flags) {
   AddExclude(*plan, flags, "as for convert: files not to copy");
   plan->add_flag("--print-effective-config", flags.print_config,
                  "print the configuration with its base filled in, and exit");
-  AddRawDType(*plan, flags);
+  AddInputFiles(*plan, flags);
   return plan;
 }
 
@@ -398,7 +399,7 @@ CLI::App* AddConvert(CLI::App& app, Flags& flags) {
   AddOutputFlags(*convert, flags);
   convert->add_flag("--print-effective-config", flags.print_config,
                     "print the configuration with its base filled in, and exit");
-  AddRawDType(*convert, flags);
+  AddInputFiles(*convert, flags);
   return convert;
 }
 
@@ -414,6 +415,7 @@ CLI::App* AddDequantize(CLI::App& app, Flags& flags) {
       ->check(CLI::IsMember({"f32", "bf16", "f16"}))
       ->type_name("DTYPE")
       ->capture_default_str();
+  AddGgufNames(*dequantize, flags);
   AddExperts(*dequantize, flags,
              "tensors with all experts of a layer: split them into one weight per expert, or keep them (default)");
   AddOutputFlags(*dequantize, flags);
@@ -434,7 +436,7 @@ CLI::App* AddVerify(CLI::App& app, Flags& flags) {
   AddExclude(*verify, flags, "files of IN that OUT may lack");
   AddJson(*verify, flags);
   AddJobs(*verify, flags);
-  AddRawDType(*verify, flags);
+  AddInputFiles(*verify, flags);
   return verify;
 }
 
@@ -445,7 +447,7 @@ CLI::App* AddExplain(CLI::App& app, Flags& flags) {
   explain->add_option("TENSOR", flags.tensor, "name of a tensor or of its module")->required()->type_name("NAME");
   AddRecipeFlags(*explain, flags);
   explain->add_flag("--allow-requantize", flags.allow_requantize, "as for convert");
-  AddRawDType(*explain, flags);
+  AddInputFiles(*explain, flags);
   AddJson(*explain, flags);
   return explain;
 }

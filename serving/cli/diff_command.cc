@@ -61,7 +61,7 @@ CLI::App* AddDiff(CLI::App& app, Flags& flags) {
   diff->add_flag("--bitwise", flags.bitwise, "compare bytes, not numbers: -0 differs from +0");
   diff->add_flag("--dequantize", flags.dequantize,
                  "compare the values of quantized weights, in f32; other dtypes are no difference");
-  AddRawDType(*diff, flags);
+  AddInputFiles(*diff, flags);
   AddJson(*diff, flags);
   AddJobs(*diff, flags);
   AddProgress(*diff, flags);

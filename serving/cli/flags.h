@@ -22,7 +22,7 @@ struct Flags {
   std::string calibration, max_shard_size;
   std::string progress = "auto";
   std::string dtype = "f32";
-  std::string raw_dtype;
+  std::string raw_dtype, gguf_names = "model";
   int jobs = 1;
   bool strict = false, force = false, allow_requantize = false, json = false, stats = false, print_config = false;
   bool bitwise = false, dequantize = false;

@@ -38,7 +38,16 @@ std::function<std::unique_ptr<Progress>(int64_t)> ProgressMaker(const Flags& fla
   return [style, &err = console.err](int64_t bytes) { return std::make_unique<Progress>(style, bytes, err); };
 }
 
-void AddRawDType(CLI::App& app, Flags& flags) {
+void AddGgufNames(CLI::App& app, Flags& flags) {
+  app.add_option("--gguf-names", flags.gguf_names,
+                 "names of a GGUF file's tensors: those of the model in transformers, or those of the file")
+      ->check(CLI::IsMember({"model", "file"}))
+      ->type_name("WHICH")
+      ->capture_default_str();
+}
+
+void AddInputFiles(CLI::App& app, Flags& flags) {
+  AddGgufNames(app, flags);
   app.add_option("--dtype", flags.raw_dtype,
                  "the type of elements that NumPy's files do not name (|V1, |V2): bf16, f8_e4m3, f8_e5m2")
       ->check(CLI::IsMember({"bf16", "f8_e4m3", "f8_e5m2"}))
@@ -49,9 +58,17 @@ std::optional<io::FileDType> RawDType(const Flags& flags) {
   return io::FileDTypeFromString(absl::AsciiStrToUpper(flags.raw_dtype));
 }
 
+gguf::Names GgufNames(const Flags& flags) {
+  return flags.gguf_names == "file" ? gguf::Names::kFile : gguf::Names::kModel;
+}
+
 absl::StatusOr<io::Checkpoint> OpenCheckpoint(const std::string& path, const io::FileSystem& fs, const Console& console,
                                               const Flags& flags, const std::string& leave_out) {
-  absl::StatusOr<io::Checkpoint> checkpoint = io::Checkpoint::Open(fs, path, InputFiles(RawDType(flags), leave_out));
+  InputFileOptions options;
+  options.raw_dtype = RawDType(flags);
+  options.leave_out = leave_out;
+  options.gguf_names = GgufNames(flags);
+  absl::StatusOr<io::Checkpoint> checkpoint = io::Checkpoint::Open(fs, path, InputFiles(fs, options));
   AQT_RETURN_IF_ERROR(CheckCancelled(console.interrupted));
   return checkpoint;
 }

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "aqt/gguf/gguf_source.h"
 #include "aqt/io/file.h"
 #include "aqt/io/tensors/checkpoint.h"
 #include "aqt/io/tensors/tensor_spec.h"
@@ -25,13 +26,16 @@ inline constexpr char kInputHelp[] = "a .safetensors file (.bin, .pth, .npz, .np
 void AddJobs(CLI::App& app, Flags& flags);      // --jobs
 void AddProgress(CLI::App& app, Flags& flags);  // --progress
 void AddJson(CLI::App& app, Flags& flags);      // --json
-void AddRawDType(CLI::App& app, Flags& flags);  // --dtype, of elements whose type a file does not name
+// --dtype, of elements whose type a file does not name, and --gguf-names.
+void AddInputFiles(CLI::App& app, Flags& flags);
+void AddGgufNames(CLI::App& app, Flags& flags);
 
 // What --progress asks for, on standard error: makes the bar for a number of bytes.
 std::function<std::unique_ptr<Progress>(int64_t)> ProgressMaker(const Flags& flags, const Console& console);
 
 // What --dtype says; unset without it.
 std::optional<io::FileDType> RawDType(const Flags& flags);
+gguf::Names GgufNames(const Flags& flags);
 
 // Headers may be large, too: an interrupt while they are read ends the command afterwards. `leave_out`: as in
 // io::CheckpointOptions.

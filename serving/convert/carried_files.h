@@ -25,6 +25,7 @@ inline constexpr char kNoConfigWarning[] =
 struct CarriedFiles {
   std::string folder;                       // of these files; empty if there is no folder, and so no files
   std::string config_file;                  // the path of the config.json to rewrite; empty if there is none
+  std::string config_text = {};             // instead of a file: what the model's file says (io::TensorSource::Shard)
   std::string index_name = io::kIndexFile;  // of the output, if it has an index
   io::IndexExtras index_extras;
   std::vector<std::string> copied;  // byte for byte, sorted

@@ -349,7 +349,7 @@ absl::Status WriteRest(const io::FileSystem& fs, const CarriedFiles& files, cons
     AQT_ASSIGN_OR_RETURN(const std::string to, output.PathOf(name));
     AQT_RETURN_IF_ERROR(OutputError(io::CopyFile(fs, io::JoinPath(files.folder, name), to)));
   }
-  std::string config;
+  std::string config = files.config_text;
   if (!files.config_file.empty()) {
     AQT_ASSIGN_OR_RETURN(config, io::ReadFile(fs, files.config_file, kMaxConfigBytes));
   }

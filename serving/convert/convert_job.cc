@@ -10,7 +10,6 @@
 #include "aqt/io/leftovers.h"
 #include "aqt/io/printable.h"
 #include "aqt/io/tensors/checkpoint.h"
-#include "aqt/stored/dequantized_source.h"
 #include "serving/convert/carried_files.h"
 #include "serving/convert/convert.h"
 #include "serving/convert/model_input.h"
@@ -68,6 +67,12 @@ absl::StatusOr<CarriedFiles> FindFiles(const io::FileSystem& fs, const io::Check
     }
     return files;
   }
+  files.config_text = input.shards()[0].config;
+  if (!files.config_text.empty()) {
+    files.config_file.clear();  // that of another file
+    files.copied.clear();
+    return files;
+  }
   if (!input.is_folder()) {
     AQT_ASSIGN_OR_RETURN(const std::string config, ReadConfigFile(fs, ConfigFileOf(input)));
     if (config.empty()) {
@@ -93,7 +98,7 @@ PlanOptions MakePlanOptions(const io::Checkpoint& input, const ConvertJob& job, 
   options.max_shard_bytes = job.max_shard_bytes;
   options.keep_shards = input.is_sharded();
   // A single file may have any name; a loader looks for model.safetensors.
-  if (!files.config_file.empty() || input.is_folder()) options.stem = input.stem();
+  if (!files.config_file.empty() || !files.config_text.empty() || input.is_folder()) options.stem = input.stem();
   return options;
 }
 
@@ -125,9 +130,9 @@ InputOptions MakeInputOptions(const ConvertJob& job, const Recipe& recipe) {
 // Reports how the input is read. InvalidArgument if there is nothing to dequantize.
 absl::Status AddInput(const ModelInput& input, const ConvertJob& job, CarriedFiles& files, ConvertReport& report) {
   input.LeaveOutFiles(files);
-  if (const stored::DequantizedSource* dequantized = input.dequantized(); dequantized != nullptr) {
-    report.input_format = dequantized->Description();
-    report.num_dequantized = static_cast<int>(dequantized->num_dequantized());
+  if (input.num_dequantized() > 0) {
+    report.input_format = input.stored_as();
+    report.num_dequantized = static_cast<int>(input.num_dequantized());
   } else if (job.dequantize_to.has_value()) {
     return absl::InvalidArgumentError(
         absl::StrCat(io::PrintableLine(job.input), " is not quantized: there is nothing to dequantize"));
@@ -139,7 +144,7 @@ absl::Status AddInput(const ModelInput& input, const ConvertJob& job, CarriedFil
 
 absl::StatusOr<Plan> PlanFor(ModelInput& input, const ConvertJob& job, const Recipe& recipe,
                              const PlanOptions& options) {
-  const bool keep_frozen = input.frozen() != nullptr && input.dequantized() == nullptr;
+  const bool keep_frozen = input.frozen() != nullptr && input.num_dequantized() == 0;
   if (!job.dequantize_to.has_value() && !keep_frozen) return PlanInput(input, recipe, options);
   if (job.recipe.experts == Experts::kSplit) AQT_RETURN_IF_ERROR(input.NeedSplit());
   AQT_ASSIGN_OR_RETURN(Plan plan, MakeCopyPlan(input.tensors(), options));
@@ -163,7 +168,12 @@ absl::StatusOr<JobInput> OpenJob(const io::FileSystem& fs, const ConvertJob& job
   absl::StatusOr<Recipe> recipe = Recipe();
   if (!job.dequantize_to.has_value()) recipe = LoadRecipe(fs, job.recipe);
   if (!recipe.ok() && HasRecipe(job)) return recipe.status();
-  absl::StatusOr<io::Checkpoint> input = io::Checkpoint::Open(fs, job.input, InputFiles(job.raw_dtype, job.output));
+  absl::StatusOr<io::Checkpoint> input =
+      io::Checkpoint::Open(fs, job.input,
+                           InputFiles(fs, {.raw_dtype = job.raw_dtype,
+                                           .leave_out = job.output,
+                                           .gguf_names = job.gguf_names,
+                                           .dtype = job.dequantize_to.value_or(DType::kF32)}));
   if (!recipe.ok()) {
     if (!input.ok() || !io::IsFrozenTree(*input)) return recipe.status();
     recipe = Recipe();
@@ -221,7 +231,8 @@ absl::StatusOr<ConvertReport> Run(const io::FileSystem& fs, const ConvertJob& jo
   report.warnings.insert(report.warnings.end(), leftovers.begin(), leftovers.end());
   report.num_tensors = static_cast<int>(plan.tensors.size());
   report.num_quantized = plan.num_quantized;
-  report.old_bytes = input.total_bytes();
+  const int64_t stored_bytes = input.shards()[0].stored_bytes;
+  report.old_bytes = stored_bytes > 0 ? stored_bytes : input.total_bytes();
   report.new_bytes = plan.new_bytes;
   return report;
 }

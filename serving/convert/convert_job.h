@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "aqt/core/dtype.h"
+#include "aqt/gguf/gguf_source.h"
 #include "aqt/io/file.h"
 #include "aqt/io/tensors/tensor_spec.h"
 #include "serving/plan/plan.h"
@@ -33,6 +34,7 @@ struct ConvertJob {
   // Instead of quantizing, writes the weights of a quantized input in this dtype: f32, bf16 or f16. Of `recipe`, only
   // `experts` is used, and `calibration` is not.
   std::optional<DType> dequantize_to;
+  gguf::Names gguf_names = gguf::Names::kModel;  // of the tensors of a GGUF file
   bool force = false;
   int jobs = 1;
   int64_t max_shard_bytes = 0;  // 0: the shards of the input

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/gguf/gguf_file.h"
 #include "aqt/io/containers/open_container.h"
 #include "aqt/io/printable.h"
 #include "aqt/io/tensors/checkpoint_files.h"
@@ -20,11 +21,17 @@
 
 namespace aqt::serving {
 
-io::CheckpointOptions InputFiles(std::optional<io::FileDType> raw_dtype, std::string leave_out) {
-  io::CheckpointOptions options;
-  options.leave_out = std::move(leave_out);
-  options.open_other = io::OpenContainers({.raw_dtype = raw_dtype});
-  return options;
+io::CheckpointOptions InputFiles(const io::FileSystem& fs, const InputFileOptions& options) {
+  io::CheckpointOptions result;
+  result.leave_out = options.leave_out;
+  const gguf::GgufSourceOptions as_gguf = {.names = options.gguf_names, .dtype = options.dtype};
+  result.open_other =
+      [&fs, as_gguf, other = io::OpenContainers({.raw_dtype = options.raw_dtype})](
+          std::unique_ptr<io::RandomAccessFile>& file) -> absl::StatusOr<std::unique_ptr<io::TensorSource>> {
+    if (!gguf::IsGguf(*file)) return other(file);
+    return gguf::GgufSource::Open(fs, file->path(), as_gguf);
+  };
+  return result;
 }
 
 namespace {
@@ -85,8 +92,24 @@ absl::StatusOr<ModelInput> ModelInput::Open(const io::FileSystem& fs, const io::
     AQT_RETURN_IF_ERROR(input.OpenFrozen(options));
     return input;
   }
+  if (const io::TensorSource::Shard& file = checkpoint.shards()[0]; !file.stored_as.empty()) {
+    if (options.dequantize) return input;
+    return absl::UnimplementedError(absl::StrCat(io::PrintableLine(checkpoint.path()), " is quantized already (",
+                                                 file.stored_as,
+                                                 "). Start from the floating point original; or decode it: `aqt "
+                                                 "dequantize`, --allow-requantize, or --dequantize of "
+                                                 "`aqt diff`"));
+  }
   if (options.dequantize) AQT_RETURN_IF_ERROR(input.Dequantize(fs, options.dtype));
   return input;
+}
+
+int64_t ModelInput::num_dequantized() const {
+  return dequantized_ != nullptr ? dequantized_->num_dequantized() : checkpoint_->shards()[0].num_decoded;
+}
+
+std::string ModelInput::stored_as() const {
+  return dequantized_ != nullptr ? dequantized_->Description() : checkpoint_->shards()[0].stored_as;
 }
 
 absl::Status ModelInput::OpenFrozen(const InputOptions& options) {
@@ -203,9 +226,8 @@ std::vector<std::string> ModelInput::Notes() const {
 
 std::vector<std::string> ModelInput::RequantizeWarnings() const {
   std::vector<std::string> warnings = Notes();
-  if (dequantized_ == nullptr) return warnings;
-  warnings.push_back(absl::StrCat("the input is quantized already (", dequantized_->Description(), "): its ",
-                                  dequantized_->num_dequantized(),
+  if (num_dequantized() == 0) return warnings;
+  warnings.push_back(absl::StrCat("the input is quantized already (", stored_as(), "): its ", num_dequantized(),
                                   " weights are dequantized and rounded again, so that the errors of both roundings ",
                                   "are in the output; start from the floating point original if you can"));
   return warnings;

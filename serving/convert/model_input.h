@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "aqt/core/dtype.h"
+#include "aqt/gguf/gguf_source.h"
 #include "aqt/io/containers/frozen_tree.h"
 #include "aqt/io/file.h"
 #include "aqt/io/tensors/checkpoint.h"
@@ -27,9 +28,14 @@
 
 namespace aqt::serving {
 
-// How the files of an input are opened: those of every format that is read. `raw_dtype`: ContainerOptions in
-// open_container.h; `leave_out`: CheckpointOptions.
-io::CheckpointOptions InputFiles(std::optional<io::FileDType> raw_dtype = {}, std::string leave_out = "");
+struct InputFileOptions {
+  std::optional<io::FileDType> raw_dtype = {};  // ContainerOptions in open_container.h
+  std::string leave_out = "";                   // as in io::CheckpointOptions
+  gguf::Names gguf_names = gguf::Names::kModel;
+  DType dtype = DType::kF32;  // of the blocks of a GGUF file
+};
+// How the files of an input are opened: those of every format that is read. `fs` must outlive the result.
+io::CheckpointOptions InputFiles(const io::FileSystem& fs, const InputFileOptions& options = {});
 
 struct InputOptions {
   bool dequantize = false;    // read weights that are quantized already in floating point
@@ -45,7 +51,8 @@ class ModelInput {
  public:
   // `checkpoint` must outlive the result. With `dequantize`, the errors of stored::DequantizedSource::Open, and
   // Unimplemented if the method is not known; a checkpoint that is not quantized is read as it is. The errors of
-  // io::OpenFrozenTree for a serving tree of AQT, or Unimplemented if neither option is set.
+  // io::OpenFrozenTree for a serving tree of AQT, or Unimplemented if neither option is set. Unimplemented for a GGUF
+  // file with blocks, without `dequantize`.
   static absl::StatusOr<ModelInput> Open(const io::FileSystem& fs, const io::Checkpoint& checkpoint,
                                          const InputOptions& options);
 
@@ -53,8 +60,10 @@ class ModelInput {
   const io::TensorSource& tensors() const;
   // Without what describes a quantization that was undone.
   const ModelConfig& model() const { return model_; }
-  // The weights that were quantized; null if nothing was dequantized.
-  const stored::DequantizedSource* dequantized() const { return dequantized_.get(); }
+  // The number of weights that are stored quantized, and read in floating point; 0 if nothing was dequantized.
+  int64_t num_dequantized() const;
+  // How they are stored, for people: "gptq: v1, 4 bits"; empty if nothing was dequantized.
+  std::string stored_as() const;
 
   // The weights of a serving tree of AQT, with `keep_frozen`; null for other inputs.
   const io::FrozenTree* frozen() const { return frozen_.get(); }

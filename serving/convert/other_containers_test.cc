@@ -42,7 +42,7 @@ class OtherContainers : public JobTest {
   }
   absl::StatusOr<ConvertReport> Run(const ConvertJob& job) { return RunConvertJob(io::LocalFileSystem(), job); }
   absl::StatusOr<io::Checkpoint> Open(const std::string& name) {
-    return io::Checkpoint::Open(io::LocalFileSystem(), At(name), InputFiles());
+    return io::Checkpoint::Open(io::LocalFileSystem(), At(name), InputFiles(io::LocalFileSystem()));
   }
 };
 

@@ -387,8 +387,9 @@ bool HasModule(const io::TensorSource& source, absl::string_view module) {
 }
 
 absl::StatusOr<ModelConfig> ReadModelConfig(const io::FileSystem& fs, const io::Checkpoint& checkpoint) {
-  const absl::StatusOr<std::string> text = ReadConfigFile(fs, ConfigFileOf(checkpoint));
   ModelConfig config;
+  if (const std::string& own = checkpoint.shards()[0].config; !own.empty()) return ParseModelConfig(own);
+  const absl::StatusOr<std::string> text = ReadConfigFile(fs, ConfigFileOf(checkpoint));
   if (text.ok() && !text->empty()) {
     AQT_ASSIGN_OR_RETURN(config, ParseModelConfig(*text));
   }

@@ -42,6 +42,11 @@ class TensorSource {
     std::string name;  // without its folder
     std::string path;
     Metadata metadata;
+    // What a file of another format says of the whole model. Empty for safetensors.
+    std::string stored_as = {};  // how values are stored that are decoded when they are read, for people
+    int64_t num_decoded = 0;     // tensors with such values
+    int64_t stored_bytes = 0;    // of all tensors in the file, if that differs from what is read
+    std::string config = {};     // the text of config.json, made from what the file says
   };
 
   virtual ~TensorSource() = default;

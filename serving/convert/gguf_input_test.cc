@@ -1,0 +1,104 @@
+// A GGUF model as the input of conversions.
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "aqt/core/array.h"
+#include "aqt/gguf/gguf_source.h"
+#include "aqt/io/file.h"
+#include "aqt/io/tensors/checkpoint.h"
+#include "aqt/io/tensors/safetensors.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "serving/convert/convert_job.h"
+#include "serving/convert/job_test_util.h"
+#include "serving/convert/model_input.h"
+#include "serving/tools/test_util.h"
+
+namespace aqt::serving {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+// Written and read by gguf 0.19.0 and transformers: blocks of several types.
+constexpr char kLlama[] = "tests/golden/gguf/llama";
+
+class GgufInputTest : public JobTest {
+ protected:
+  GgufInputTest() {
+    job_.input = io::JoinPath(kLlama, "model.gguf");
+    job_.output = At("out");
+  }
+  std::string Refusal() { return std::string(RunConvertJob(fs_, job_).status().message()); }
+
+  const io::FileSystem& fs_ = io::LocalFileSystem();
+  ConvertJob job_;
+};
+
+TEST_F(GgufInputTest, DequantizesToTheNamesAndValuesOfTransformers) {
+  job_.dequantize_to = DType::kF32;
+  const absl::StatusOr<ConvertReport> report = RunConvertJob(fs_, job_);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_GT(report->num_dequantized, 0);
+  EXPECT_LT(report->old_bytes, report->new_bytes);
+  EXPECT_THAT(report->input_format, HasSubstr("gguf: "));
+  EXPECT_THAT(ReadText(At("out/config.json")), HasSubstr("\"model_type\": \"llama\""));
+  const io::Checkpoint out = *io::Checkpoint::Open(fs_, At("out"));
+  EXPECT_EQ(out.stem(), "model");
+  const io::SafetensorsReader want = *io::SafetensorsReader::Open(fs_, io::JoinPath(kLlama, "dequantized.safetensors"));
+  ASSERT_THAT(want.tensors(), Not(IsEmpty()));
+  for (const io::TensorInfo& tensor : want.tensors()) {
+    const absl::StatusOr<Array> got = out.ReadArray(tensor.name);
+    ASSERT_TRUE(got.ok()) << got.status();
+    const Array expected = *want.ReadArray(tensor);
+    ASSERT_EQ(got->shape(), expected.shape()) << tensor.name;
+    for (int64_t i = 0; i < expected.num_elements(); ++i) {
+      ASSERT_EQ(got->View<float>()[i], expected.View<float>()[i]) << tensor.name << " " << i;  // as numbers
+    }
+  }
+}
+
+TEST_F(GgufInputTest, QuantizesAgainOnlyOnRequest) {
+  job_.recipe.preset = "w8a16";
+  const absl::Status status = RunConvertJob(fs_, job_).status();
+  EXPECT_TRUE(absl::IsUnimplemented(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("model.gguf is quantized already (gguf: "));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("--allow-requantize"));
+  job_.allow_requantize = true;
+  const absl::StatusOr<ConvertReport> report = RunConvertJob(fs_, job_);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_GT(report->num_quantized, 0);
+  EXPECT_THAT(report->warnings, ::testing::Contains(HasSubstr("the input is quantized already (gguf: ")));
+  EXPECT_THAT(ReadText(At("out/config.json")), HasSubstr("\"quantization_config\""));
+}
+
+TEST_F(GgufInputTest, TheSameBytesForAnyNumberOfJobs) {
+  job_.dequantize_to = DType::kBF16;
+  ASSERT_TRUE(RunConvertJob(fs_, job_).ok());
+  job_.output = At("again");
+  job_.jobs = 5;
+  ASSERT_TRUE(RunConvertJob(fs_, job_).ok());
+  EXPECT_EQ(ReadText(At("out/model.safetensors")), ReadText(At("again/model.safetensors")));
+}
+
+TEST_F(GgufInputTest, TheNamesOfTheFileOnRequest) {
+  job_.dequantize_to = DType::kF16;
+  job_.gguf_names = gguf::Names::kFile;
+  job_.output = At("out.safetensors");
+  const absl::StatusOr<ConvertReport> report = RunConvertJob(fs_, job_);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_NE(io::Checkpoint::Open(fs_, job_.output)->Find("token_embd.weight"), nullptr);
+}
+
+TEST_F(GgufInputTest, ADamagedFileIsNamed) {
+  WriteText(At("bad.gguf"), "GGUF and no more");
+  job_.input = At("bad.gguf");
+  job_.dequantize_to = DType::kF32;
+  EXPECT_THAT(Refusal(), HasSubstr("bad.gguf"));
+}
+
+}  // namespace
+}  // namespace aqt::serving
