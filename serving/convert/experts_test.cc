@@ -213,6 +213,19 @@ TEST_F(ExpertsTest, AnUnknownLayoutIsNotGuessed) {
                                                        "unheard_of stores its experts"));
 }
 
+// The table says that such a model has the other order. Nobody asked for a split, so the model is converted without it.
+TEST_F(ExpertsTest, ALayoutThatDoesNotFitIsKeptUnlessASplitIsAskedFor) {
+  WriteModel(At("in"), "qwen3_moe", true, false);
+  const ConvertReport report = Run(Preset("in", "out", "w8a8_dynamic"));
+  EXPECT_EQ(report.num_quantized, 4);
+  EXPECT_EQ(report.experts, "");
+  EXPECT_NE(Output("out").Find("model.layers.0.mlp.experts.down_proj"), nullptr);
+  EXPECT_THAT(report.warnings, Contains(HasSubstr("they cannot be split: ")));
+  ConvertJob split = Preset("in", "other", "w8a8_dynamic");
+  split.recipe.experts = Experts::kSplit;
+  EXPECT_THAT(std::string(RunConvertJob(fs_, split).status().message()), HasSubstr("model.layers.0.mlp.experts."));
+}
+
 TEST_F(ExpertsTest, AFamilyOfTheUserStatesTheLayout) {
   WriteModel(At("in"), "unheard_of", true, false);
   const ConvertJob job = Job(R"(

@@ -35,7 +35,14 @@ absl::StatusOr<Plan> PlanInput(ModelInput& input, const Recipe& recipe, PlanOpti
     return MakePlan(input.tensors(), input.model(), recipe, options);
   }
   AQT_RETURN_IF_ERROR(CheckNotQuantized(input.tensors(), input.model()));  // before its parts look incomplete
-  AQT_RETURN_IF_ERROR(recipe.experts == Experts::kSplit ? input.NeedSplit() : input.Split());
+  if (recipe.experts == Experts::kSplit) {
+    AQT_RETURN_IF_ERROR(input.NeedSplit());
+  } else if (const absl::Status status = input.Split(); !status.ok()) {
+    // Nobody asked for it: what the table says of this kind of model does not fit this one.
+    const std::string why = absl::StrCat("they cannot be split: ", status.message());
+    options.experts.why_kept = why;
+    return MakePlan(input.tensors(), input.model(), recipe, options);
+  }
   const io::ViewSource* const split = input.split();
   if (split == nullptr) return MakePlan(input.tensors(), input.model(), recipe, options);
   PlanOptions split_options = options;
