@@ -30,6 +30,7 @@ ROOMS = {
     "aqt/io/tensors": _room("file formats that hold tensors: safetensors, checkpoints in several files; their common interface `TensorSource`",
                             "aqt/io"),
     "aqt/io/containers": _room("tensors in the files of NumPy, PyTorch and flax", "aqt/io/tensors"),
+    "aqt/tokenizers": _room("text to token ids, from `tokenizer.json` or `vocab.txt` ([tokenizers.md](../tokenizers.md))", "aqt/io"),
     "aqt/kernels/simd": _room("shared SIMD code: targets, conversions, arithmetic, math", "aqt/core/machine"),
     "aqt/kernels/random": _room("noise for stochastic rounding", "aqt/kernels/simd"),
     "aqt/kernels/quantize": _room("absmax, quantization of rows to integers and FP8, packed words", "aqt/kernels/random"),

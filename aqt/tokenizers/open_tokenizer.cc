@@ -1,0 +1,259 @@
+// Tokenizers from their files.
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "aqt/core/status_macros.h"
+#include "aqt/io/foreign_file.h"
+#include "aqt/io/printable.h"
+#include "aqt/tokenizers/json_fields.h"
+#include "aqt/tokenizers/tokenizer.h"
+#include "aqt/tokenizers/tokenizer_parts.h"
+
+namespace aqt::tokenizers {
+namespace {
+
+constexpr int64_t kMaxFileBytes = int64_t{128} << 20;
+constexpr int64_t kMaxConfigBytes = int64_t{16} << 20;
+
+absl::StatusOr<Json> ParseObject(absl::string_view text, const std::string& name) {
+  auto json = ParseJsonObject(text);
+  if (!json.ok()) {
+    return Annotate(json.status(), absl::StrCat(name, io::GuessContent(text.substr(0, io::kGuessBytes))));
+  }
+  return json;
+}
+
+absl::StatusOr<Truncation> ParseTruncation(const Json& json, const std::string& where) {
+  Truncation truncation;
+  if (json.is_null()) return truncation;
+  Fields fields(json, where);
+  truncation.max_length = fields.Int("max_length");
+  truncation.strategy =
+      static_cast<Truncation::Strategy>(fields.Word("strategy", {"LongestFirst", "OnlyFirst", "OnlySecond"}, 99));
+  truncation.left = fields.Word("direction", {"Right", "Left"}, 0) == 1;
+  fields.Int("stride");  // for the parts that overflow, which Encode does not give
+  AQT_RETURN_IF_ERROR(fields.Finish());
+  return truncation;
+}
+
+absl::StatusOr<Padding> ParsePadding(const Json& json, const std::string& where) {
+  Padding padding;
+  if (json.is_null()) return padding;
+  Fields fields(json, where);
+  padding.id = fields.Int("pad_id");
+  padding.type_id = static_cast<int32_t>(std::min<int64_t>(fields.Int("pad_type_id"), 1 << 20));
+  padding.left = fields.Word("direction", {"Left", "Right"}, 99) == 0;
+  for (const char* key : {"strategy", "pad_to_multiple_of", "pad_token"}) fields.Any(key);  // for whoever pads
+  AQT_RETURN_IF_ERROR(fields.Finish());
+  return padding;
+}
+
+void FindPadding(const Tokenizer::Parts& parts, Padding& padding) {
+  for (const char* name : {"[PAD]", "<pad>"}) {
+    if (padding.id.has_value()) return;
+    const auto it = parts.added.find(name);
+    const int32_t id = it != parts.added.end() ? it->second : parts.model->Find(name);
+    if (id >= 0) padding.id = id;
+  }
+}
+
+// ---- vocab.txt
+
+// A token in tokenizer_config.json: "[SEP]", or an object with the "content".
+absl::StatusOr<std::string> SpecialToken(const Json& config, const char* key, std::string absent,
+                                         const std::string& where) {
+  const Json& value = config[key];
+  if (value.is_null()) return absent;
+  const Json& content = value.is_object() ? value["content"] : value;
+  return content.is_string() ? absl::StatusOr<std::string>(content.text())
+                             : WrongField(where, key, value, "expected a token");
+}
+
+absl::StatusOr<bool> Flag(const Json& config, const char* key, bool absent, const std::string& where) {
+  const Json& value = config[key];
+  if (value.is_null()) return absent;
+  return value.is_boolean() ? absl::StatusOr<bool>(value.boolean())
+                            : WrongField(where, key, value, "expected true or false");
+}
+
+absl::StatusOr<BertNormalizerOptions> BertOptions(const Json& config, const std::string& where) {
+  BertNormalizerOptions options;
+  AQT_ASSIGN_OR_RETURN(options.lowercase, Flag(config, "do_lower_case", true, where));
+  AQT_ASSIGN_OR_RETURN(options.strip_accents, Flag(config, "strip_accents", options.lowercase, where));
+  AQT_ASSIGN_OR_RETURN(options.handle_chinese_chars, Flag(config, "tokenize_chinese_chars", true, where));
+  AQT_ASSIGN_OR_RETURN(const bool splits, Flag(config, "do_basic_tokenize", true, where));
+  if (!splits) return WrongField(where, "do_basic_tokenize", config["do_basic_tokenize"], "only true is read");
+  if (const Json& tokenizer_class = config["tokenizer_class"]; !tokenizer_class.is_null()) {
+    constexpr absl::string_view kClasses[] = {"BertTokenizer",           "BertTokenizerFast", "DistilBertTokenizer",
+                                              "DistilBertTokenizerFast", "ElectraTokenizer",  "ElectraTokenizerFast"};
+    const std::string name = tokenizer_class.is_string() ? tokenizer_class.text() : "";
+    if (std::find(std::begin(kClasses), std::end(kClasses), name) == std::end(kClasses)) {
+      return WrongField(
+          where, "tokenizer_class", tokenizer_class,
+          "a vocab.txt alone is read for BertTokenizer, DistilBertTokenizer and ElectraTokenizer; for others "
+          "save a tokenizer.json with transformers (use_fast=True)");
+    }
+  }
+  return options;
+}
+
+Vocabulary ReadLines(absl::string_view text) {
+  const std::string lines = absl::StrReplaceAll(text, {{"\r\n", "\n"}, {"\r", "\n"}});
+  absl::string_view rest = lines;
+  if (absl::EndsWith(rest, "\n")) rest.remove_suffix(1);
+  Vocabulary vocabulary;
+  if (rest.empty()) return vocabulary;
+  for (const absl::string_view line : absl::StrSplit(rest, '\n')) {
+    vocabulary.emplace_back(std::string(line), static_cast<int32_t>(vocabulary.size()));
+  }
+  return vocabulary;
+}
+
+struct BertSpecials {
+  std::string unk, sep, pad, cls, mask;
+};
+
+absl::StatusOr<BertSpecials> ReadSpecials(const Json& config, const std::string& where) {
+  BertSpecials names;
+  AQT_ASSIGN_OR_RETURN(names.unk, SpecialToken(config, "unk_token", "[UNK]", where));
+  AQT_ASSIGN_OR_RETURN(names.sep, SpecialToken(config, "sep_token", "[SEP]", where));
+  AQT_ASSIGN_OR_RETURN(names.pad, SpecialToken(config, "pad_token", "[PAD]", where));
+  AQT_ASSIGN_OR_RETURN(names.cls, SpecialToken(config, "cls_token", "[CLS]", where));
+  AQT_ASSIGN_OR_RETURN(names.mask, SpecialToken(config, "mask_token", "[MASK]", where));
+  return names;
+}
+
+}  // namespace
+
+absl::Status Tokenizer::Parts::SetAddedTokens(const std::vector<AddedToken>& tokens, int64_t largest_model_id) {
+  num_ids = largest_model_id + 1;
+  std::vector<std::pair<AddedToken, std::u32string>> raw, normal;
+  for (const AddedToken& token : tokens) {
+    added[token.content] = token.id;
+    num_ids = std::max<int64_t>(num_ids, int64_t{token.id} + 1);
+    std::u32string codes = ToCodes(token.content);
+    if (token.normalized && normalizer != nullptr) {
+      Text text;
+      DecodeUtf8(token.content, text);
+      AQT_RETURN_IF_ERROR(normalizer->Normalize(GrowthLimit(text.size()), text));
+      codes.clear();
+      for (const Char& c : text) codes.push_back(c.code);
+    }
+    (token.normalized ? normal : raw).emplace_back(token, std::move(codes));
+  }
+  AQT_ASSIGN_OR_RETURN(raw_tokens, AddedTokenFinder::Make(std::move(raw)));
+  AQT_ASSIGN_OR_RETURN(normalized_tokens, AddedTokenFinder::Make(std::move(normal)));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Tokenizer> Tokenizer::FromJson(absl::string_view text, const std::string& name) {
+  AQT_ASSIGN_OR_RETURN(const Json json, ParseObject(text, name));
+  Fields fields(json, name);
+  const std::string version = fields.Text("version", "1.0");
+  if (version != "1.0") fields.Fail("version", "only 1.0 is read");
+  const Json& truncation = fields.Any("truncation");
+  const Json& padding = fields.Any("padding");
+  const Json& added = fields.Any("added_tokens");
+  const Json& normalizer = fields.Any("normalizer");
+  const Json& pre_tokenizer = fields.Any("pre_tokenizer");
+  const Json& post_processor = fields.Any("post_processor");
+  const Json& model = fields.Any("model");
+  fields.Any("decoder");  // makes text from ids
+  AQT_RETURN_IF_ERROR(fields.Finish());
+  auto parts = std::make_unique<Parts>();
+  AQT_ASSIGN_OR_RETURN(parts->truncation, ParseTruncation(truncation, name + ": truncation"));
+  AQT_ASSIGN_OR_RETURN(parts->padding, ParsePadding(padding, name + ": padding"));
+  if (!normalizer.is_null()) {
+    AQT_ASSIGN_OR_RETURN(parts->normalizer, ParseNormalizer(normalizer, name + ": normalizer"));
+  }
+  if (!pre_tokenizer.is_null()) {
+    AQT_ASSIGN_OR_RETURN(parts->pre_tokenizer, ParsePreTokenizer(pre_tokenizer, name + ": pre_tokenizer"));
+  }
+  AQT_ASSIGN_OR_RETURN(parts->model, ParseModel(model, name + ": model"));
+  AQT_ASSIGN_OR_RETURN(const std::vector<AddedToken> tokens,
+                       ParseAddedTokens(added, *parts->model, name + ": added_tokens"));
+  if (absl::Status s = parts->SetAddedTokens(tokens, parts->model->largest_id()); !s.ok()) return Annotate(s, name);
+  AQT_ASSIGN_OR_RETURN(parts->post_processor,
+                       ParsePostProcessor(post_processor, parts->num_ids, name + ": post_processor"));
+  FindPadding(*parts, parts->padding);
+  return Tokenizer(std::move(parts));
+}
+
+absl::StatusOr<Tokenizer> Tokenizer::FromVocabulary(absl::string_view vocabulary, absl::string_view config_text,
+                                                    const std::string& name) {
+  Json config;
+  const std::string where = "tokenizer_config.json of " + name;
+  if (!config_text.empty()) {
+    AQT_ASSIGN_OR_RETURN(config, ParseObject(config_text, where));
+  }
+  auto parts = std::make_unique<Parts>();
+  AQT_ASSIGN_OR_RETURN(const BertNormalizerOptions options, BertOptions(config, where));
+  parts->normalizer = MakeBertNormalizer(options);
+  parts->pre_tokenizer = MakeBertPreTokenizer();
+  AQT_ASSIGN_OR_RETURN(const BertSpecials names, ReadSpecials(config, where));
+  Vocabulary lines = ReadLines(vocabulary);
+  for (const auto& [token, id] : lines) {
+    if (token.size() > kMaxTokenBytes) {
+      return absl::InvalidArgumentError(absl::StrCat(name, ", line ", id + 1, " has ", token.size(), " bytes; at most ",
+                                                     kMaxTokenBytes, " are read"));
+    }
+  }
+  WordPieceOptions word_piece;
+  word_piece.unknown = names.unk;
+  auto model = MakeWordPiece(std::move(lines), word_piece);
+  if (!model.ok()) return Annotate(model.status(), name);
+  parts->model = *std::move(model);
+  std::vector<AddedToken> tokens;
+  for (const std::string& special : {names.unk, names.sep, names.pad, names.cls, names.mask}) {
+    AddedToken token;
+    token.content = special;
+    token.id = parts->model->Find(special);
+    const bool twice =
+        std::any_of(tokens.begin(), tokens.end(), [&](const AddedToken& t) { return t.content == special; });
+    if (token.id >= 0 && !twice) tokens.push_back(std::move(token));
+  }
+  AQT_RETURN_IF_ERROR(parts->SetAddedTokens(tokens, parts->model->largest_id()));
+  const int32_t cls = parts->model->Find(names.cls), sep = parts->model->Find(names.sep);
+  if (cls < 0 || sep < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(name, " has no token ",
+                                                   io::Printable(cls < 0 ? names.cls : names.sep),
+                                                   "; name the special tokens in tokenizer_config.json"));
+  }
+  parts->post_processor = BertPostProcessor(cls, sep);
+  if (const int32_t pad = parts->model->Find(names.pad); pad >= 0) parts->padding.id = pad;
+  return Tokenizer(std::move(parts));
+}
+
+absl::StatusOr<Tokenizer> Tokenizer::Open(const io::FileSystem& fs, absl::string_view path) {
+  AQT_ASSIGN_OR_RETURN(const io::FileInfo info, fs.Stat(path));
+  std::string file(path);
+  if (info.kind == io::FileKind::kFolder) {
+    file = io::JoinPath(path, "tokenizer.json");
+    AQT_ASSIGN_OR_RETURN(const bool has_json, io::Exists(fs, file));
+    if (!has_json) file = io::JoinPath(path, "vocab.txt");
+    AQT_ASSIGN_OR_RETURN(const bool has_file, io::Exists(fs, file));
+    if (!has_file) {
+      return absl::NotFoundError(absl::StrCat(io::Printable(path),
+                                              " has neither tokenizer.json nor vocab.txt; save the "
+                                              "tokenizer with transformers (use_fast=True)"));
+    }
+  }
+  AQT_ASSIGN_OR_RETURN(const std::string text, io::ReadFile(fs, file, kMaxFileBytes));
+  const std::string name = io::Printable(file);
+  if (!absl::EndsWith(file, ".txt")) return FromJson(text, name);
+  const std::string config_file = io::JoinPath(io::FolderOf(file), "tokenizer_config.json");
+  std::string config;
+  AQT_ASSIGN_OR_RETURN(const bool has_config, io::Exists(fs, config_file));
+  if (has_config) {
+    AQT_ASSIGN_OR_RETURN(config, io::ReadFile(fs, config_file, kMaxConfigBytes));
+  }
+  return FromVocabulary(text, config, name);
+}
+
+}  // namespace aqt::tokenizers
