@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "aqt/io/file.h"
 #include "aqt/tokenizers/json_value.h"
@@ -21,6 +22,7 @@
 #include "aqt/tokenizers/text.h"
 #include "aqt/tokenizers/tokenizer.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 
 namespace aqt::tokenizers {
 namespace {
@@ -114,6 +116,47 @@ INSTANTIATE_TEST_SUITE_P(All, GoldenTest,
                                          "llama3", "clip", "xlm_roberta", "t5", "llama", "fused", "parts"),
                          [](const auto& info) { return std::string(info.param); });
 
+uint64_t Fnv(absl::string_view bytes, uint64_t hash = 0xCBF29CE484222325) {
+  for (const char byte : bytes) hash = (hash ^ static_cast<uint8_t>(byte)) * 0x100000001B3;
+  return hash;
+}
+
+// Random combinations of parts, around the models of the tokenizers above.
+TEST(Pipelines, EqualTheRecording) {
+  constexpr size_t kStep = 17;
+  const auto read = [](const std::string& name) {
+    const auto text = io::ReadFile(io::LocalFileSystem(), kFolder + name + "/tokenizer.json", 1 << 20);
+    return nlohmann::json::parse(text.ok() ? *text : "");
+  };
+  const std::string charsmap = read("xlm_roberta")["normalizer"]["normalizers"][0]["precompiled_charsmap"];
+  const std::vector<std::string> lines = Lines("pipelines.txt");
+  ASSERT_GE(lines.size(), 200);
+  EncodeOptions options;
+  options.offsets = true;
+  for (size_t i = 0; i < lines.size(); i += 2) {
+    const nlohmann::json record = nlohmann::json::parse(lines[i]);
+    nlohmann::json json = read(record["base"]);
+    json.update(record["changes"]);
+    const std::string text = absl::StrReplaceAll(json.dump(), {{"charsmap of xlm_roberta", charsmap}});
+    const auto tokenizer = Tokenizer::FromJson(text, absl::StrCat("pipeline ", i / 2));
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+    const std::vector<std::string> hashes = absl::StrSplit(lines[i + 1], ' ');
+    ASSERT_EQ(hashes.size(), (Corpus().size() + kStep - 1) / kStep);
+    for (size_t k = 0; k < hashes.size(); ++k) {
+      const auto encoding = tokenizer->Encode(Corpus()[k * kStep], options);
+      ASSERT_TRUE(encoding.ok()) << encoding.status();
+      std::vector<std::string> numbers;
+      for (size_t t = 0; t < encoding->ids.size(); ++t) {
+        numbers.push_back(absl::StrCat(encoding->ids[t]));
+        if (record["ids_only"]) continue;
+        absl::StrAppend(&numbers.back(), ":", encoding->offsets[t].first, "-", encoding->offsets[t].second);
+      }
+      const uint64_t hash = Fnv(absl::StrJoin(numbers, " "));
+      ASSERT_EQ(absl::StrFormat("%08x", hash >> 32), hashes[k]) << "string " << k * kStep << ", " << lines[i];
+    }
+  }
+}
+
 // All code points, between others that they can join.
 TEST(CodePoints, NormalizersEqualTheRecording) {
   for (const std::string& line : Lines("code_points.txt")) {
@@ -134,7 +177,7 @@ TEST(CodePoints, NormalizersEqualTheRecording) {
       ASSERT_TRUE((*normalizer)->Normalize(GrowthLimit(text.size()), text).ok());
       bytes.clear();
       for (const Char& c : text) AppendUtf8(c.code, bytes);
-      for (const char byte : bytes) hash = (hash ^ static_cast<uint8_t>(byte)) * 0x100000001B3;
+      hash = Fnv(bytes, hash);
       size += bytes.size();
     }
     EXPECT_EQ(absl::StrCat(record[0], " ", size, " ", absl::StrFormat("%016x", hash)), line);
