@@ -88,7 +88,7 @@ ROOMS = {
     "serving/families": _room("kinds of modules: the table of model families, and evidence from shapes",
                               "serving/formats configs"),
     "serving/plan": _room("the decision for each tensor: configuration, rules, plan", "serving/families"),
-    "serving/convert": _room("conversion, verification and inspection of checkpoints", "serving/plan aqt/stored"),
+    "serving/convert": _room("conversion, verification and inspection of checkpoints", "serving/plan aqt/stored aqt/gguf"),
     "serving/gguf": _room("GGUF files with other types: rules, and the conversion", "serving/convert aqt/gguf"),
     "serving/cli": _room("the `aqt` command", "serving/convert serving/gguf aqt/nn"),
     "serving": _room("the public targets", "serving/cli"),
