@@ -251,8 +251,22 @@ absl::StatusOr<ExitCode> RunConvertGguf(const Flags& flags, const io::FileSystem
   job.jobs = flags.jobs;
   job.cancelled = console.interrupted;
   job.make_progress = ProgressMaker(flags, console);
+  const auto start = std::chrono::steady_clock::now();
   AQT_ASSIGN_OR_RETURN(const GgufReport report, RunGgufJob(fs, job));
   for (const std::string& warning : report.warnings) console.err << "warning: " << io::PrintableLine(warning) << "\n";
+  if (flags.json) {
+    ConvertJob convert_job;
+    convert_job.output = flags.output;
+    ConvertReport summary;
+    summary.num_tensors = report.num_tensors;
+    summary.num_quantized = report.num_changed;
+    summary.old_bytes = report.old_bytes;
+    summary.new_bytes = report.new_bytes;
+    summary.warnings = report.warnings;
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    console.out << ConvertSummaryToJson(convert_job, summary, seconds);
+    return ExitCode::kOk;
+  }
   console.out << io::PrintableLine(flags.output) << ": " << report.num_changed << " of " << report.num_tensors
               << " tensors changed, " << HumanBytes(report.old_bytes) << " -> " << HumanBytes(report.new_bytes) << "\n";
   return ExitCode::kOk;

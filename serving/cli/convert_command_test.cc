@@ -101,6 +101,8 @@ TEST_F(ConvertTest, FromGgufToGguf) {
   EXPECT_EQ(Run({"convert", "in.gguf", "out.gguf", "--preset", "gguf_q8_0", "--progress", "never"}), 0) << err_;
   EXPECT_EQ(out_, "out.gguf: 1 of 1 tensors changed, 256 B -> 68 B\n");
   ExpectError({"convert", "in.gguf", "out.gguf", "--preset", "gguf_q8_0"}, 4, "the output out.gguf exists; --force");
+  EXPECT_EQ(Run({"convert", "in.gguf", "out.gguf", "--preset", "gguf_q8_0", "--force", "--json"}), 0) << err_;
+  EXPECT_THAT(out_, AllOf(HasSubstr("\"num_quantized\": 1"), HasSubstr("\"new_bytes\": 68")));
   ExpectError({"convert", "out.gguf", "b.gguf", "--preset", "gguf_q4_0"}, 2, "--allow-requantize decodes");
   EXPECT_EQ(Run({"convert", "out.gguf", "b.gguf", "--preset", "gguf_q4_0", "--allow-requantize"}), 0) << err_;
   EXPECT_THAT(err_, HasSubstr("warning: 1 of the weights are quantized already (blk.0.ffn_up.weight: Q8_0)"));

@@ -69,8 +69,11 @@ absl::StatusOr<CarriedFiles> FindFiles(const io::FileSystem& fs, const io::Check
   }
   files.config_text = input.shards()[0].config;
   if (!files.config_text.empty()) {
-    files.config_file.clear();  // that of another file
-    files.copied.clear();
+    if (!files.config_file.empty()) {
+      files.warnings.push_back(absl::StrCat(kConfigFile, " was not copied: the output's is that of ",
+                                            io::PrintableLine(input.shards()[0].name)));
+    }
+    files.config_file.clear();
     return files;
   }
   if (!input.is_folder()) {

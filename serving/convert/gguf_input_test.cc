@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "aqt/core/array.h"
+#include "aqt/core/array_ops.h"
 #include "aqt/gguf/gguf_source.h"
 #include "aqt/io/file.h"
 #include "aqt/io/tensors/checkpoint.h"
@@ -28,7 +29,8 @@ constexpr char kLlama[] = "tests/golden/gguf/llama";
 
 class GgufInputTest : public JobTest {
  protected:
-  GgufInputTest() {
+  void SetUp() override {
+    JobTest::SetUp();
     job_.input = io::JoinPath(kLlama, "model.gguf");
     job_.output = At("out");
   }
@@ -51,12 +53,13 @@ TEST_F(GgufInputTest, DequantizesToTheNamesAndValuesOfTransformers) {
   const io::SafetensorsReader want = *io::SafetensorsReader::Open(fs_, io::JoinPath(kLlama, "dequantized.safetensors"));
   ASSERT_THAT(want.tensors(), Not(IsEmpty()));
   for (const io::TensorInfo& tensor : want.tensors()) {
-    const absl::StatusOr<Array> got = out.ReadArray(tensor.name);
-    ASSERT_TRUE(got.ok()) << got.status();
+    const absl::StatusOr<Array> stored = out.ReadArray(tensor.name);
+    ASSERT_TRUE(stored.ok()) << stored.status();
+    const Array got = Cast(*stored, DType::kF32);
     const Array expected = *want.ReadArray(tensor);
-    ASSERT_EQ(got->shape(), expected.shape()) << tensor.name;
+    ASSERT_EQ(got.shape(), expected.shape()) << tensor.name;
     for (int64_t i = 0; i < expected.num_elements(); ++i) {
-      ASSERT_EQ(got->View<float>()[i], expected.View<float>()[i]) << tensor.name << " " << i;  // as numbers
+      ASSERT_EQ(got.View<float>()[i], expected.View<float>()[i]) << tensor.name << " " << i;  // as numbers
     }
   }
 }
@@ -91,6 +94,20 @@ TEST_F(GgufInputTest, TheNamesOfTheFileOnRequest) {
   const absl::StatusOr<ConvertReport> report = RunConvertJob(fs_, job_);
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_NE(io::Checkpoint::Open(fs_, job_.output)->Find("token_embd.weight"), nullptr);
+}
+
+TEST_F(GgufInputTest, TheOtherFilesOfAFolderAreCopied) {
+  ASSERT_TRUE(fs_.CreateFolder(At("in")).ok());
+  ASSERT_TRUE(io::CopyFile(fs_, job_.input, At("in/any-name.gguf")).ok());
+  WriteText(At("in/tokenizer.json"), "{}");
+  WriteText(At("in/config.json"), "{\"model_type\": \"other\"}");
+  job_.input = At("in");
+  job_.dequantize_to = DType::kF32;
+  const absl::StatusOr<ConvertReport> report = RunConvertJob(fs_, job_);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(ReadText(At("out/tokenizer.json")), "{}");
+  EXPECT_THAT(ReadText(At("out/config.json")), HasSubstr("\"model_type\": \"llama\""));
+  EXPECT_THAT(report->warnings, ::testing::Contains(HasSubstr("config.json was not copied")));
 }
 
 TEST_F(GgufInputTest, ADamagedFileIsNamed) {
