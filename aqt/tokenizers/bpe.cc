@@ -78,7 +78,7 @@ class Bpe final : public Model {
     std::vector<Symbol> symbols = Symbols(piece);
     MergeAll(symbols);
     for (const Symbol& symbol : symbols) {
-      if (symbol.alive) tokens.push_back({symbol.id, symbol.begin, symbol.end});
+      if (symbol.alive) tokens.push_back({symbol.id, symbol.begin, symbol.end, symbol.is_text});
     }
     return absl::OkStatus();
   }
@@ -99,6 +99,7 @@ class Bpe final : public Model {
     int32_t previous;
     int32_t next;
     bool alive;
+    bool is_text;
   };
 
   absl::Status ReadMerges(const Json& merges, const std::string& where) {
@@ -143,13 +144,13 @@ class Bpe final : public Model {
   std::vector<Symbol> Symbols(absl::Span<const Char> piece) const {
     std::vector<Symbol> symbols;
     symbols.reserve(piece.size());
-    const auto add = [&](int32_t id, uint32_t begin, uint32_t end) {
+    const auto add = [&](int32_t id, uint32_t begin, uint32_t end, bool is_text) {
       const auto at = static_cast<int32_t>(symbols.size());
-      symbols.push_back({id, begin, end, at - 1, at + 1, true});
+      symbols.push_back({id, begin, end, at - 1, at + 1, /*alive=*/true, is_text});
     };
     std::optional<std::pair<uint32_t, uint32_t>> unknown;  // waits for a known one, or for more to fuse with
     const auto add_unknown = [&] {
-      if (unknown.has_value()) add(unknown_, unknown->first, unknown->second);
+      if (unknown.has_value()) add(unknown_, unknown->first, unknown->second, /*is_text=*/false);
       unknown.reset();
     };
     std::string text;
@@ -157,10 +158,10 @@ class Bpe final : public Model {
       const int32_t id = FindCode(piece[i].code, i == 0, i + 1 == piece.size(), text);
       if (id != kNone) {
         add_unknown();
-        add(id, i, i + 1);
+        add(id, i, i + 1, /*is_text=*/true);
       } else if (options_.byte_fallback && AllBytesKnown(text)) {
         // An unknown one that waits stays behind, as in the original.
-        for (const char byte : text) add(bytes_[static_cast<uint8_t>(byte)], i, i + 1);
+        for (const char byte : text) add(bytes_[static_cast<uint8_t>(byte)], i, i + 1, /*is_text=*/false);
       } else if (options_.unknown.has_value()) {
         if (unknown.has_value() && options_.fuse_unknown) {
           unknown->second = i + 1;

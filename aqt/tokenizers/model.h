@@ -22,6 +22,7 @@ struct Token {
   int32_t id;
   uint32_t begin;  // [begin, end): its code points in the piece
   uint32_t end;
+  bool is_text = true;  // false for a token that stands for an unknown text, or for one of its bytes
 };
 
 using Vocabulary = std::vector<std::pair<std::string, int32_t>>;

@@ -41,6 +41,10 @@ TEST(Regex, ClassesAndQuantifiers) {
   EXPECT_THAT(Parts("[a-c-]+", "ab-cd-"), ElementsAre("ab-c", "-"));
   EXPECT_THAT(Parts(R"([^\s\]]+)", "ab] c"), ElementsAre("ab", "c"));
   EXPECT_THAT(Parts(R"(\P{L}|\S)", "a1"), ElementsAre("a", "1"));
+  // As in Oniguruma, a superscript is a word character, but not in brackets.
+  EXPECT_THAT(Parts(R"(\w)", "x\xC2\xB2"), ElementsAre("x", "\xC2\xB2"));
+  EXPECT_THAT(Parts(R"([\w])", "x\xC2\xB2"), ElementsAre("x"));
+  EXPECT_THAT(Parts(R"([^\w\s])", "x\xC2\xB2 !"), ElementsAre("\xC2\xB2", "!"));
   EXPECT_THAT(Parts("a.b", "a\nb a-b"), ElementsAre("a-b"));
   EXPECT_THAT(Parts("a+?b?", "aab"), ElementsAre("a", "ab"));
   EXPECT_THAT(Parts("(?:ab)*c", "ababc abab c"), ElementsAre("ababc", "c"));

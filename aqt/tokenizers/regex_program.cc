@@ -106,7 +106,7 @@ class Parser {
     if (code == '[') {
       AQT_RETURN_IF_ERROR(ParseClass(fold, node.set));
     } else if (code == '\\') {
-      AQT_RETURN_IF_ERROR(ParseEscape(fold, node.set).status());
+      AQT_RETURN_IF_ERROR(ParseEscape(fold, /*in_class=*/false, node.set).status());
     } else if (code == '.') {
       node.set.ranges.emplace_back('\n', '\n');
       node.set.negated = true;
@@ -132,10 +132,14 @@ class Parser {
   }
 
   // After the backslash. The code point if the escape stands for one, else nullopt.
-  absl::StatusOr<std::optional<char32_t>> ParseEscape(bool fold, CodeSet& set) {
+  absl::StatusOr<std::optional<char32_t>> ParseEscape(bool fold, bool in_class, CodeSet& set) {
     if (AtEnd()) return NotRead("a backslash at the end");
     const char32_t code = codes_[at_++];
     const char name = code < 0x80 ? static_cast<char>(code) : '\0';
+    if (in_class && (name == 'w' || name == 'W')) {
+      (name == 'w' ? set.class_word : set.class_not_word) = true;
+      return std::optional<char32_t>();
+    }
     uint32_t flags = 0;
     switch (absl::ascii_tolower(name)) {
       case 's': flags = kRegexSpace; break;
@@ -186,7 +190,7 @@ class Parser {
       if (code == '&' && Peek() == '&') return NotRead("&& in a class");
       std::optional<char32_t> low = code;
       if (code == '\\') {
-        AQT_ASSIGN_OR_RETURN(low, ParseEscape(fold, set));
+        AQT_ASSIGN_OR_RETURN(low, ParseEscape(fold, /*in_class=*/true, set));
       } else {
         AQT_RETURN_IF_ERROR(AddCode(code, fold, set));
       }
@@ -195,7 +199,7 @@ class Parser {
       ++at_;
       char32_t high = codes_[at_++];
       if (high == '\\') {
-        AQT_ASSIGN_OR_RETURN(const std::optional<char32_t> escaped, ParseEscape(fold, set));
+        AQT_ASSIGN_OR_RETURN(const std::optional<char32_t> escaped, ParseEscape(fold, /*in_class=*/true, set));
         high = escaped.value_or(0);
       }
       if (high < *low || high == '[') return NotRead("a range of a class that ends before it begins");
@@ -329,9 +333,22 @@ class Compiler {
 
 }  // namespace
 
+namespace {
+
+// Oniguruma, which the package uses, takes U+00B2, B3, B9 and BC to BE for words only outside of brackets.
+bool IsClassWord(char32_t code) {
+  const uint32_t flags = CodeFlags(code);
+  const bool is_other_number = (flags & kRegexNumber) != 0 && (flags & kRegexDigit) == 0;
+  return (flags & kRegexWord) != 0 && !(code < 0x100 && is_other_number);
+}
+
+}  // namespace
+
 bool CodeSet::HasWithoutNegation(char32_t code) const {
   const uint32_t code_flags = CodeFlags(code);
   if ((code_flags & flags) != 0) return true;
+  if (class_word && IsClassWord(code)) return true;
+  if (class_not_word && !IsClassWord(code)) return true;
   for (const uint32_t absent : absent_flags) {
     if ((code_flags & absent) == 0) return true;
   }

@@ -18,6 +18,8 @@ struct CodeSet {
   uint32_t flags = 0;                  // CodeFlags of which one is enough
   std::vector<uint32_t> absent_flags;  // for each: none of them is enough (\S)
   std::vector<std::pair<char32_t, char32_t>> ranges;
+  bool class_word = false;      // \w in brackets, which lacks some characters of the \w outside
+  bool class_not_word = false;  // \W in brackets
   bool negated = false;
 
   bool Has(char32_t code) const;

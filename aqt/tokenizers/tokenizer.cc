@@ -137,6 +137,7 @@ class Offsets {
   std::pair<uint32_t, uint32_t> Of(const Token& token, bool is_first) const {
     if (token.begin == token.end) return {0, 0};
     std::pair<uint32_t, uint32_t> place = {text_[token.begin].begin, text_[token.end - 1].end};
+    if (!token.is_text) return place;
     for (const TrimOffsets& trim : trims_) place = Trim(trim, token, is_first, place);
     return place;
   }

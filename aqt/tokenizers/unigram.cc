@@ -101,7 +101,8 @@ class Unigram final : public Model {
     if (id == Trie::kNone && byte_fallback_ && std::all_of(part.begin(), part.end(), [&](char byte) {
           return bytes_[static_cast<uint8_t>(byte)] != Trie::kNone;
         })) {
-      for (size_t i = part.size(); i-- > 0;) tokens.push_back({bytes_[static_cast<uint8_t>(part[i])], first, last});
+      for (size_t i = part.size(); i-- > 0;)
+        tokens.push_back({bytes_[static_cast<uint8_t>(part[i])], first, last, /*is_text=*/false});
       return;
     }
     if (id == Trie::kNone) id = *unknown_;

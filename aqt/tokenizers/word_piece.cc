@@ -36,7 +36,7 @@ class WordPiece final : public Model {
     const size_t first = tokens.size();
     if (static_cast<int64_t>(piece.size()) > max_code_points_ || !TokenizeKnown(piece, tokens)) {
       tokens.resize(first);
-      tokens.push_back({unknown_, 0, static_cast<uint32_t>(piece.size())});
+      tokens.push_back({unknown_, 0, static_cast<uint32_t>(piece.size()), /*is_text=*/false});
     }
     return absl::OkStatus();
   }
