@@ -39,7 +39,7 @@ TYPES = {"integer": "integer", "number": "number", "string": "string", "boolean"
 def type_of(field):
     types = field["type"] if isinstance(field["type"], list) else [field["type"]]
     if types == ["array"]:
-        return "list of " + {"object": "objects", "string": "strings", "integer": "integers"}[field["items"]["type"]]
+        return "list of " + {"object": "objects", "string": "strings", "integer": "integers", "number": "numbers"}[field["items"]["type"]]
     return " or ".join(TYPES[name] for name in types)
 
 

@@ -80,7 +80,7 @@ ROOMS = {
     "aqt/nn/serve": _room("trained models made ready to answer", "aqt/nn/layers aqt/transforms aqt/runtime"),
     "aqt/nn/train": _room("optimizers, trainer, files of training state", "aqt/nn/layers aqt/transforms aqt/runtime aqt/io"),
     "aqt/nn/weights": _room("parameters from checkpoints", "aqt/nn/layers aqt/io aqt/stored"),
-    "aqt/models": _room("models of known architectures, built from their folders", "aqt/nn aqt/io aqt/stored"),
+    "aqt/models": _room("models of known architectures, built from their folders", "aqt/nn aqt/io aqt/stored aqt/tokenizers"),
     "aqt/testing": _room("test code shared by several rooms", "aqt/nn", testonly=True),
     "configs": _room("what users write: the protos of configurations, and presets"),
     "serving/tools": _room("exit codes, wording, progress, threads", "aqt/io"),
@@ -90,7 +90,7 @@ ROOMS = {
     "serving/plan": _room("the decision for each tensor: configuration, rules, plan", "serving/families"),
     "serving/convert": _room("conversion, verification and inspection of checkpoints", "serving/plan aqt/stored aqt/gguf"),
     "serving/gguf": _room("GGUF files with other types: rules, and the conversion", "serving/convert aqt/gguf"),
-    "serving/cli": _room("the `aqt` command", "serving/convert serving/gguf aqt/nn"),
+    "serving/cli": _room("the `aqt` command", "serving/convert serving/gguf aqt/models"),
     "serving": _room("the public targets", "serving/cli"),
 }
 

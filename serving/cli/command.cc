@@ -6,6 +6,7 @@
 #include "serving/cli/checkpoint_commands.h"
 #include "serving/cli/describe_commands.h"
 #include "serving/cli/program_commands.h"
+#include "serving/cli/run_model_command.h"
 
 namespace aqt::serving {
 
@@ -13,6 +14,7 @@ int AqtMain(const std::vector<std::string>& args, const io::FileSystem& fs, cons
   CommandSet set;
   set.commands = CheckpointCommands();
   for (const Command& command : ProgramCommands()) set.commands.push_back(command);
+  set.commands.push_back(RunModelCommand());
   for (const Command& command : DescribeCommands()) set.commands.push_back(command);
   return RunCommand(set, args, fs, console);
 }

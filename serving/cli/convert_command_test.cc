@@ -57,7 +57,8 @@ TEST_F(ConvertTest, CommandsOfTheFullProgramAreRefusedByName) {
                                              {"config", "inject"},
                                              {"config", "--help"},
                                              {"program", "model.aqtprog", "--draw", "svg"},
-                                             {"program", "--depth="}}) {
+                                             {"program", "--depth="},
+                                             {"run", "model/", "--text", "x"}}) {
     const std::string expected =
         absl::StrCat("error: the command ", args[0], " is only in //serving:aqt; this program has ",
                      "inspect, plan, convert, dequantize, verify, diff, explain, completion, man\n");
@@ -78,7 +79,7 @@ TEST_F(ConvertTest, OtherMistakesAreThoseOfTheFullProgram) {
 TEST_F(ConvertTest, HelpListsOnlyItsCommands) {
   EXPECT_EQ(Run({"--help"}), 0);
   const std::string help = out_;
-  EXPECT_THAT(help, AllOf(HasSubstr("Exit codes"), HasSubstr("\n\nOnly in //serving:aqt: config, program\n"),
+  EXPECT_THAT(help, AllOf(HasSubstr("Exit codes"), HasSubstr("\n\nOnly in //serving:aqt: config, program, run\n"),
                           Not(HasSubstr("\n  config")), Not(HasSubstr("\n  program"))));
   for (const char* command : {"inspect", "plan", "convert", "verify", "explain"}) {
     EXPECT_THAT(help, HasSubstr(absl::StrCat("\n  ", command, " ")));

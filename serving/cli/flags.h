@@ -22,13 +22,14 @@ struct Flags {
   std::string calibration, max_shard_size;
   std::string progress = "auto";
   std::string dtype = "f32";
+  std::string texts_file;
   std::string raw_dtype, gguf_names = "model";
   int jobs = 1;
   bool strict = false, force = false, allow_requantize = false, json = false, stats = false, print_config = false;
   bool bitwise = false, dequantize = false;
   std::optional<double> min_snr, min_row_snr, min_group_snr;
   std::optional<int> depth;
-  std::vector<std::string> exclude;
+  std::vector<std::string> exclude, texts;
 };
 
 }  // namespace aqt::serving

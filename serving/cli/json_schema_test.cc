@@ -2,6 +2,7 @@
 // its type, and each documented field is printed by one of the commands below.
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <set>
 #include <string>
@@ -132,6 +133,8 @@ class JsonSchemaTest : public CommandTest {
   }
 
   const json definitions_;
+  // Tests run in a folder of their own.
+  const std::string model_ = std::filesystem::absolute("tests/golden/models/bert").string();
   std::set<std::string> checked_;
 };
 
@@ -163,6 +166,7 @@ TEST_F(JsonSchemaTest, EveryReport) {
   ExpectDocumented("config", {{"config", "convert"},
                               {"config", "dot_general", "int8_fwd"},
                               {"config", "inject", "rules.textproto", "--program", "model.txt"}});
+  ExpectDocumented("run", {{"run", model_, "--text", "w7 w8", "--text", "w9"}});
   std::set<std::string> documented;
   for (const auto& [name, definition] : definitions_.items()) documented.insert(name);
   EXPECT_EQ(checked_, documented);

@@ -1,0 +1,54 @@
+#ifndef AQT_MODELS_TEXT_EMBEDDER_H_
+#define AQT_MODELS_TEXT_EMBEDDER_H_
+
+// From texts to embeddings, with nothing but a model's folder:
+//
+//   AQT_ASSIGN_OR_RETURN(const models::TextEmbedder embedder, models::TextEmbedder::Open(fs, "all-MiniLM-L6-v2"));
+//   AQT_ASSIGN_OR_RETURN(const models::TextEmbedding embedding, embedder.Embed("a sentence"));
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "aqt/io/file.h"
+#include "aqt/models/encoder_model.h"
+#include "aqt/transforms/quantize/inject.h"
+
+namespace aqt::models {
+
+struct TextEmbedding {
+  std::vector<float> values;  // EncoderModel::pooling().width of them
+  int64_t tokens = 0;         // that were read, special ones included
+  int64_t truncated = 0;      // that were cut off, because the text is longer than max_length()
+};
+
+// The tokenizer, the encoder and the pooling of a folder. Thread-safe; cheap to copy.
+class TextEmbedder {
+ public:
+  // The weights are quantized as `config` says; an empty one computes in floating point. The errors of ModelFromFolder
+  // and tokenizers::Tokenizer::Open; Unimplemented for a folder whose texts are changed to lower case outside of the
+  // tokenizer; InvalidArgument, with both numbers, if the tokenizer has ids that the model does not know.
+  static absl::StatusOr<TextEmbedder> Open(const io::FileSystem& fs, absl::string_view folder,
+                                           const InjectConfig& config = {});
+
+  const EncoderModel& model() const;
+  // The longest text in tokens: what the model and sentence_bert_config.json allow.
+  int64_t max_length() const;
+
+  // A longer text is cut off. Each text is computed alone, padded to a multiple of 16 tokens, so that its bits do not
+  // depend on other texts. The first text of a length compiles a program for it. InvalidArgument if the text has no
+  // tokens; the errors of Tokenizer::Encode.
+  absl::StatusOr<TextEmbedding> Embed(absl::string_view text) const;
+
+ private:
+  struct Impl;
+  explicit TextEmbedder(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace aqt::models
+
+#endif  // AQT_MODELS_TEXT_EMBEDDER_H_
