@@ -127,17 +127,14 @@ class Matrix final : public StoredWeight {
       return absl::OkStatus();
     }
     const int limit = 1 << (m_.bits - 1);
-    for (int64_t i = 0; i < size; ++i) {
-      const auto value = static_cast<int8_t>(bytes[i]);
-      if (value < -limit || value >= limit) {
-        return absl::DataLossError(
-            absl::StrCat(Describe(reader.source(), *m_.codes), ": the value ", int{value}, " at [", first + i / cols(),
-                         ",", i % cols(), "] is outside [", -limit, ",", limit - 1, "], the range of ", m_.bits,
-                         " bits; the file is damaged, or its ", "configuration states too few bits"));
-      }
-      out[i] = static_cast<float>(value);
-    }
-    return absl::OkStatus();
+    const auto* const values = reinterpret_cast<const int8_t*>(bytes.data());
+    stored_values::UnpackBytes(values, size, out);
+    const int64_t i = limit > 127 ? -1 : stored_values::FirstOutside(values, size, -limit, limit - 1);
+    if (i < 0) return absl::OkStatus();
+    return absl::DataLossError(
+        absl::StrCat(Describe(reader.source(), *m_.codes), ": the value ", int{values[i]}, " at [", first + i / cols(),
+                     ",", i % cols(), "] is outside [", -limit, ",", limit - 1, "], the range of ", m_.bits,
+                     " bits; the file is damaged, or its ", "configuration states too few bits"));
   }
 
   ScaledMatrix m_;

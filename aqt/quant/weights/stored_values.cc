@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -14,10 +15,44 @@ namespace {
 constexpr std::array<float, 16> kE2M1 = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
                                          -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
 
+// The values of a byte's two codes.
+constexpr std::array<std::array<float, 2>, 256> MakePairs() {
+  std::array<std::array<float, 2>, 256> pairs{};
+  for (int byte = 0; byte < 256; ++byte) pairs[byte] = {kE2M1[byte & 15], kE2M1[byte >> 4]};
+  return pairs;
+}
+constexpr std::array<std::array<float, 2>, 256> kE2M1Pairs = MakePairs();
+
 uint32_t LoadWord(const uint8_t* bytes) {
   uint32_t word;
   std::memcpy(&word, bytes, sizeof word);
   return word;
+}
+
+// The index of the first of x[0], ..., x[n - 1] that is bad; -1 if none is.
+template <class T, class IsBad>
+int64_t FirstWhere(const T* x, int64_t n, IsBad is_bad) {
+  constexpr int64_t kBlock = 256;  // without an exit, so that it becomes vector code
+  for (int64_t begin = 0; begin < n; begin += kBlock) {
+    const int64_t end = std::min(n, begin + kBlock);
+    uint32_t any = 0;
+    for (int64_t i = begin; i < end; ++i) any |= is_bad(x[i]) ? 1 : 0;
+    if (any != 0) return std::find_if(x + begin, x + end, is_bad) - x;
+  }
+  return -1;
+}
+
+// Unpacks the fields of whole bytes. Returns their number.
+template <int kBits>
+int64_t UnpackFields(const uint8_t* bytes, int64_t n, int bias, float* values) {
+  constexpr int kPerByte = 8 / kBits, kMask = (1 << kBits) - 1;
+  const int64_t num_bytes = n / kPerByte;
+  for (int64_t j = 0; j < num_bytes; ++j) {
+    for (int c = 0; c < kPerByte; ++c) {
+      values[j * kPerByte + c] = static_cast<float>((bytes[j] >> c * kBits & kMask) - bias);
+    }
+  }
+  return num_bytes * kPerByte;
 }
 
 // Calls f(begin, end, u) for the runs of [0, n) that share unit u.
@@ -47,10 +82,7 @@ float E8M0(uint8_t code) {
 }
 
 void UnpackE2M1(const uint8_t* bytes, int64_t num_bytes, float* values) {
-  for (int64_t j = 0; j < num_bytes; ++j) {
-    values[2 * j] = kE2M1[bytes[j] & 15];
-    values[2 * j + 1] = kE2M1[bytes[j] >> 4];
-  }
+  for (int64_t j = 0; j < num_bytes; ++j) std::memcpy(values + 2 * j, kE2M1Pairs[bytes[j]].data(), 2 * sizeof(float));
 }
 
 void UnpackE2M3(const uint8_t* bytes, int64_t num_bytes, float* values) {
@@ -72,6 +104,14 @@ void UnpackE4M3(const uint8_t* codes, int64_t n, float* values) {
   for (int64_t i = 0; i < n; ++i) values[i] = table[codes[i]];
 }
 
+void UnpackBytes(const int8_t* codes, int64_t n, float* values) {
+  for (int64_t i = 0; i < n; ++i) values[i] = static_cast<float>(codes[i]);
+}
+
+int64_t FirstOutside(const int8_t* codes, int64_t n, int low, int high) {
+  return FirstWhere(codes, n, [=](int8_t code) { return code < low || code > high; });
+}
+
 uint32_t BitFields::operator[](int64_t k) const {
   const uint32_t mask = (1u << bits) - 1;
   if (per_word > 0) return LoadWord(words + k / per_word * stride) >> k % per_word * bits & mask;
@@ -84,7 +124,13 @@ uint32_t BitFields::operator[](int64_t k) const {
 }
 
 void UnpackBits(const BitFields& fields, int64_t n, int bias, float* values) {
-  for (int64_t k = 0; k < n; ++k) values[k] = static_cast<float>(static_cast<int>(fields[k]) - bias);
+  // Fields that fill bytes, in words that follow each other, are fields of the bytes.
+  const bool in_bytes = fields.stride == 4 && 8 % fields.bits == 0 && fields.per_word % (32 / fields.bits) == 0;
+  int64_t done = 0;
+  if (in_bytes && fields.bits == 8) done = UnpackFields<8>(fields.words, n, bias, values);
+  if (in_bytes && fields.bits == 4) done = UnpackFields<4>(fields.words, n, bias, values);
+  if (in_bytes && fields.bits == 2) done = UnpackFields<2>(fields.words, n, bias, values);
+  for (int64_t k = done; k < n; ++k) values[k] = static_cast<float>(static_cast<int>(fields[k]) - bias);
 }
 
 void UnpackNibbles(const uint8_t* bytes, int64_t stride, int shift, int64_t n, float* values) {
@@ -140,22 +186,27 @@ void NestedScales(const uint8_t* codes, const float* map, const float* absmax, f
 }
 
 int64_t FirstNotFinite(const float* w, int64_t n, DType dtype) {
-  // Below these bounds a value rounds to a finite one.
-  const float bound = dtype == DType::kF16 ? 65520.0f : dtype == DType::kBF16 ? 0x1.ffp127f : 0.0f;
-  for (int64_t i = 0; i < n; ++i) {
-    const float magnitude = std::abs(w[i]);
-    if (!(magnitude <= std::numeric_limits<float>::max()) || (bound > 0 && magnitude >= bound)) return i;
-  }
-  return -1;
+  // Below these bounds a value rounds to a finite one. The bits of magnitudes are ordered as the magnitudes are, NaN
+  // above infinity.
+  const float bound = dtype == DType::kF16    ? 65520.0f
+                      : dtype == DType::kBF16 ? 0x1.ffp127f
+                                              : std::numeric_limits<float>::infinity();
+  const uint32_t limit = std::bit_cast<uint32_t>(bound);
+  return FirstWhere(w, n, [limit](float x) { return (std::bit_cast<uint32_t>(x) & 0x7fffffff) >= limit; });
 }
 
 void Round(const float* w, int64_t n, DType dtype, uint8_t* out) {
   switch (dtype) {
     case DType::kF32: std::memcpy(out, w, n * sizeof(float)); return;
     case DType::kBF16:
+      for (int64_t i = 0; i < n; ++i) {
+        const uint16_t bits = RoundToBFloat16(w[i]).bits;
+        std::memcpy(out + 2 * i, &bits, sizeof bits);
+      }
+      return;
     case DType::kF16:
       for (int64_t i = 0; i < n; ++i) {
-        const uint16_t bits = dtype == DType::kBF16 ? RoundToBFloat16(w[i]).bits : RoundToFloat16(w[i]).bits;
+        const uint16_t bits = RoundToFloat16(w[i]).bits;
         std::memcpy(out + 2 * i, &bits, sizeof bits);
       }
       return;

@@ -27,6 +27,11 @@ void UnpackE2M3(const uint8_t* bytes, int64_t num_bytes, float* values);
 // 8-bit floats (e4m3fn).
 void UnpackE4M3(const uint8_t* codes, int64_t n, float* values);
 
+// Integers of a byte each.
+void UnpackBytes(const int8_t* codes, int64_t n, float* values);
+// The index of the first one outside of [low, high]; -1 if there is none.
+int64_t FirstOutside(const int8_t* codes, int64_t n, int low, int high);
+
 // A string of fields of `bits` bits, 1 to 8, in little-endian 32-bit words, least significant bits first.
 struct BitFields {
   const uint8_t* words = nullptr;  // any alignment

@@ -93,6 +93,57 @@ TEST(StoredValues, UnpacksRunsOfFields) {
   EXPECT_THAT(three, ElementsAre(10, 40, 30));
 }
 
+// Runs of any length, also where a shorter way is taken, equal single fields.
+TEST(StoredValues, RunsEqualSingleFields) {
+  std::vector<uint8_t> words(260);
+  for (size_t i = 0; i < words.size(); ++i) words[i] = static_cast<uint8_t>(i * 151 + 7);
+  for (int bits = 1; bits <= 8; ++bits) {
+    for (const int64_t stride : {4, 12}) {
+      for (const int64_t per_word : {0, 32 / bits}) {
+        const BitFields fields{.words = words.data() + 1, .stride = stride, .bits = bits, .per_word = per_word};
+        for (const int64_t n : {1, 2, 3, 7, 8, 31, 33, 61}) {
+          std::vector<float> values(n);
+          UnpackBits(fields, n, 3, values.data());
+          for (int64_t k = 0; k < n; ++k) {
+            ASSERT_EQ(values[k], static_cast<float>(static_cast<int>(fields[k]) - 3)) << bits << " " << n << " " << k;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(StoredValues, UnpacksBytesAndFindsThoseOutOfRange) {
+  std::vector<int8_t> codes(600);
+  for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<int8_t>(static_cast<int>(i % 16) - 8);
+  std::vector<float> values(600);
+  UnpackBytes(codes.data(), 600, values.data());
+  for (size_t i = 0; i < codes.size(); ++i) ASSERT_EQ(values[i], codes[i]);
+  EXPECT_EQ(FirstOutside(codes.data(), 600, -8, 7), -1);
+  EXPECT_EQ(FirstOutside(codes.data(), 600, -7, 7), 0);
+  EXPECT_EQ(FirstOutside(codes.data(), 600, -8, 6), 15);
+  codes[599] = 8;
+  EXPECT_EQ(FirstOutside(codes.data(), 600, -8, 7), 599);
+  EXPECT_EQ(FirstOutside(codes.data(), 599, -8, 7), -1);
+}
+
+TEST(StoredValues, FindsTheFirstOfMany) {
+  std::vector<float> w(700, 1.0f);
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    EXPECT_EQ(FirstNotFinite(w.data(), 700, dtype), -1);
+    for (const int64_t at : {0, 1, 255, 256, 511, 600, 699}) {
+      std::vector<float> bad = w;
+      for (const float value : {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
+                                std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::quiet_NaN()}) {
+        bad[at] = value;
+        bad[699] = value;
+        EXPECT_EQ(FirstNotFinite(bad.data(), 700, dtype), at) << value;
+        EXPECT_EQ(FirstNotFinite(bad.data(), at, dtype), -1) << value;
+      }
+    }
+  }
+}
+
 TEST(StoredValues, AddToFieldsCarries) {
   uint32_t word = 0x67950df6;  // fields 6, 15, 13, 0, 5, 9, 7, 6 from the least significant one on
   uint8_t bytes[4];
