@@ -1,7 +1,11 @@
-// BERT: words, positions and segments are added, normalized, and go through layers of post_norm.h.
+// BERT: words, positions and segments are added, normalized, and go through layers of post_norm.h. RoBERTa and XLM-R
+// are BERT whose positions begin after the number of the padding token.
 
 #include <memory>
+#include <string>
+#include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "aqt/graph/basic_ops.h"
 #include "aqt/models/encoder.h"
 #include "aqt/models/post_norm.h"
@@ -14,10 +18,13 @@ namespace {
 
 class Bert final : public Encoder {
  public:
-  explicit Bert(ConfigFields& fields) {
+  // Names of tensors may begin with `base`. Those of the layers that predict words begin with `head`.
+  Bert(ConfigFields& fields, std::string base, std::string head, int64_t first_position)
+      : base_(std::move(base)), head_(std::move(head)), first_position_(first_position) {
     facts_.vocabulary = fields.Count("vocab_size");
     facts_.width = layers_.width = fields.Count("hidden_size");
-    facts_.max_length = fields.Count("max_position_embeddings");
+    positions_ = fields.Count("max_position_embeddings");
+    facts_.max_length = positions_ - first_position_;
     facts_.types = fields.Count("type_vocab_size", 2);
     layers_.layers = fields.Count("num_hidden_layers");
     layers_.heads = fields.Count("num_attention_heads");
@@ -25,11 +32,11 @@ class Bert final : public Encoder {
     layers_.epsilon = fields.Positive("layer_norm_eps", 1e-12);
     layers_.activation = ReadActivation(fields, "hidden_act");
     CheckHeads(layers_, "num_attention_heads", fields);
+    if (facts_.max_length < 1) {
+      fields.Refuse("max_position_embeddings", "more than pad_token_id + 1: positions begin after it");
+    }
     fields.Only("position_embedding_type", {R"("absolute")"});
-    fields.Only("is_decoder", {"false"});
-    fields.Only("add_cross_attention", {"false"});
-    fields.Only("pruned_heads", {"{}"});
-    fields.Only("chunk_size_feed_forward", {"0"});  // other sizes only sum in another order
+    OnlyWholeEncoder(fields);
   }
 
   Value Hidden(const EncoderInputs& inputs) const override {
@@ -37,18 +44,19 @@ class Bert final : public Encoder {
     const Value words = nn::Embed(inputs.ids, "words", {.entries = facts_.vocabulary, .features = width});
     const Value types = inputs.types.value_or(ops::Iota(DType::kS32, {1, 1}, 0));
     const Value segments = nn::Embed(types, "types", {.entries = facts_.types, .features = width});
-    const Value sum = words + segments + PositionRows(length, 0, facts_.max_length, width);
+    const Value sum = words + segments + PositionRows(length, first_position_, positions_, width);
     return PostNormLayers(nn::LayerNorm(sum, "norm", {.epsilon = layers_.epsilon}),
                           nn::PaddingMask(inputs.lengths, length), std::nullopt, layers_);
   }
 
   nn::WeightsMap Weights() const override {
     nn::WeightsMap map;
-    AddRule("(?:bert\\.)?embeddings\\.word_embeddings\\.weight", "words/embedding", map);
-    AddRule("(?:bert\\.)?embeddings\\.position_embeddings\\.weight", "positions/embedding", map);
-    AddRule("(?:bert\\.)?embeddings\\.token_type_embeddings\\.weight", "types/embedding", map);
-    AddNormRules("(?:bert\\.)?embeddings\\.LayerNorm", "norm", map);
-    AddRules({.prefix = "(?:bert\\.)?encoder\\.layer\\.(\\d+)\\.",
+    const std::string base = absl::StrCat("(?:", base_, "\\.)?");
+    AddRule(base + "embeddings\\.word_embeddings\\.weight", "words/embedding", map);
+    AddRule(base + "embeddings\\.position_embeddings\\.weight", "positions/embedding", map);
+    AddRule(base + "embeddings\\.token_type_embeddings\\.weight", "types/embedding", map);
+    AddNormRules(base + "embeddings\\.LayerNorm", "norm", map);
+    AddRules({.prefix = base + "encoder\\.layer\\.(\\d+)\\.",
               .query = "attention\\.self\\.query",
               .key = "attention\\.self\\.key",
               .value = "attention\\.self\\.value",
@@ -58,18 +66,25 @@ class Bert final : public Encoder {
               .fc2 = "output\\.dense",
               .norm2 = "output\\.LayerNorm"},
              map);
-    Ignore("(?:bert\\.)?embeddings\\.position_ids", map);  // 0, 1, 2, ...
-    Ignore("(?:bert\\.)?pooler\\..*", map);
-    Ignore("cls\\..*", map);
+    Ignore(base + "embeddings\\.position_ids", map);  // 0, 1, 2, ...
+    Ignore(base + "pooler\\..*", map);
+    Ignore(head_ + "\\..*", map);
     return map;
   }
 
  private:
+  std::string base_, head_;
   PostNormOptions layers_;
+  int64_t positions_ = 0;  // rows of the table
+  int64_t first_position_ = 0;
 };
 
 }  // namespace
 
-std::unique_ptr<Encoder> MakeBert(ConfigFields& fields) { return std::make_unique<Bert>(fields); }
+std::unique_ptr<Encoder> MakeBert(ConfigFields& fields) { return std::make_unique<Bert>(fields, "bert", "cls", 0); }
+
+std::unique_ptr<Encoder> MakeRoberta(ConfigFields& fields) {
+  return std::make_unique<Bert>(fields, "roberta", "lm_head", fields.Index("pad_token_id", 1) + 1);
+}
 
 }  // namespace aqt::models

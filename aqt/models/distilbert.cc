@@ -25,10 +25,7 @@ class DistilBert final : public Encoder {
     layers_.activation = ReadActivation(fields, "activation");
     CheckHeads(layers_, "n_heads", fields);
     fields.Flag("sinusoidal_pos_embds", false);  // the table of positions is stored in either case
-    fields.Only("pruned_heads", {"{}"});
-    fields.Only("chunk_size_feed_forward", {"0"});  // other sizes only sum in another order
-    fields.Only("is_decoder", {"false"});
-    fields.Only("add_cross_attention", {"false"});
+    OnlyWholeEncoder(fields);
     fields.Flag("tie_weights_", true);
   }
 

@@ -46,10 +46,7 @@ class Mpnet final : public Encoder {
     CheckHeads(layers_, "num_attention_heads", fields);
     if (facts_.max_length < 1) fields.Refuse("max_position_embeddings", "more than 2: positions begin at 2");
     fields.Only("relative_attention_num_buckets", {"32"});
-    fields.Only("pruned_heads", {"{}"});
-    fields.Only("chunk_size_feed_forward", {"0"});  // other sizes only sum in another order
-    fields.Only("is_decoder", {"false"});
-    fields.Only("add_cross_attention", {"false"});
+    OnlyWholeEncoder(fields);
   }
 
   Value Hidden(const EncoderInputs& inputs) const override {

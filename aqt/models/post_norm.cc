@@ -48,6 +48,13 @@ void CheckHeads(const PostNormOptions& options, const std::string& heads_field, 
   fields.Refuse(heads_field, absl::StrCat("a divisor of the width ", options.width));
 }
 
+void OnlyWholeEncoder(ConfigFields& fields) {
+  fields.Only("is_decoder", {"false"});
+  fields.Only("add_cross_attention", {"false"});
+  fields.Only("pruned_heads", {"{}"});
+  fields.Only("chunk_size_feed_forward", {"0"});  // other sizes only sum in another order
+}
+
 Value PostNormLayers(Value x, const Value& mask, const std::optional<Value>& bias, const PostNormOptions& options) {
   for (int64_t i = 0; i < options.layers; ++i) {
     const NamedScope scope(absl::StrCat("layer", i));

@@ -30,6 +30,9 @@ struct PostNormOptions {
 // Refuses a number of heads that does not divide the width.
 void CheckHeads(const PostNormOptions& options, const std::string& heads_field, ConfigFields& fields);
 
+// Refuses decoders, and heads that were taken out.
+void OnlyWholeEncoder(ConfigFields& fields);
+
 // x [batch, length, width]. `bias`, if set, broadcasts to [batch, heads, length, length] and is added to the scores of
 // every attention. The layers have the scopes layer0, layer1, ...
 Value PostNormLayers(Value x, const Value& mask, const std::optional<Value>& bias, const PostNormOptions& options);
