@@ -14,6 +14,7 @@
 #include "aqt/io/json.h"
 #include "aqt/io/printable.h"
 #include "aqt/quant/weights/ggml_blocks.h"
+#include "aqt/quant/weights/stored_values.h"
 
 namespace aqt::gguf {
 namespace {
@@ -173,18 +174,18 @@ absl::Status GgufSource::ReadRun(const TensorView& view, int64_t begin, int64_t 
   std::vector<float> values(static_cast<size_t>(end - begin));
   AQT_RETURN_IF_ERROR(ReadFloats(file, tensor, begin, absl::MakeSpan(values)));
   const DType dtype = view.minus_one ? DType::kF32 : dtype_;
-  const float largest = LargestOf(dtype);
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (view.minus_one) values[i] -= 1;
-    if (std::abs(values[i]) <= largest) continue;
-    return absl::DataLossError(
-        absl::StrCat("'", io::PrintableLine(file.path()), "', tensor ", io::QuoteForMessage(tensor.name), ": element ",
-                     begin + static_cast<int64_t>(i),
-                     std::isfinite(values[i])
-                         ? absl::StrCat(" is ", values[i], ", which overflows ", ToString(dtype), "; use bf16 or f32")
-                         : std::string(" is a NaN or an infinity; the file is damaged")));
+  const auto count = static_cast<int64_t>(values.size());
+  if (view.minus_one) {
+    for (float& value : values) value -= 1;
   }
-  RoundFloats(values, dtype, dst);
+  if (const int64_t i = stored_values::FirstNotFinite(values.data(), count, dtype); i >= 0) {
+    return absl::DataLossError(absl::StrCat(
+        "'", io::PrintableLine(file.path()), "', tensor ", io::QuoteForMessage(tensor.name), ": element ", begin + i,
+        std::isfinite(values[i])
+            ? absl::StrCat(" is ", values[i], ", which overflows ", ToString(dtype), "; use bf16 or f32")
+            : std::string(" is a NaN or an infinity; the file is damaged")));
+  }
+  stored_values::Round(values.data(), count, dtype, dst);
   return absl::OkStatus();
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "aqt/core/dtype.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/quant/weights/ggml_blocks.h"
 
@@ -45,21 +46,6 @@ absl::Status ReadFloats(const GgufFile& file, const GgufTensor& tensor, int64_t 
     std::copy_n(decoded.begin() + (first - first_block * size), values.size(), values.begin());
   }
   return absl::OkStatus();
-}
-
-float LargestOf(DType dtype) {
-  return dtype == DType::kF32 ? 0x1.fffffep127f : dtype == DType::kBF16 ? 0x1.fefffep127f : 65519.996f;
-}
-
-void RoundFloats(absl::Span<const float> values, DType dtype, uint8_t* out) {
-  if (dtype == DType::kF32) {
-    std::memcpy(out, values.data(), values.size() * sizeof(float));
-    return;
-  }
-  for (size_t i = 0; i < values.size(); ++i) {
-    const uint16_t bits = dtype == DType::kBF16 ? RoundToBFloat16(values[i]).bits : RoundToFloat16(values[i]).bits;
-    std::memcpy(out + i * 2, &bits, sizeof(bits));
-  }
 }
 
 }  // namespace aqt::gguf

@@ -8,7 +8,6 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "aqt/core/dtype.h"
 #include "aqt/gguf/gguf_file.h"
 #include "aqt/quant/weights/ggml_types.h"
 
@@ -19,11 +18,6 @@ bool HasFloats(ggml::Type type);
 
 // Fills `values` with the elements from `first` on; HasFloats(tensor.type) holds. Every value is exact.
 absl::Status ReadFloats(const GgufFile& file, const GgufTensor& tensor, int64_t first, absl::Span<float> values);
-
-// The largest magnitude that rounds to a finite value of f32, bf16 or f16.
-float LargestOf(DType dtype);
-// Rounds to f32, bf16 or f16 once, to nearest even.
-void RoundFloats(absl::Span<const float> values, DType dtype, uint8_t* out);
 
 }  // namespace aqt::gguf
 

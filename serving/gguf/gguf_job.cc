@@ -15,6 +15,7 @@
 #include "aqt/io/json.h"
 #include "aqt/io/printable.h"
 #include "aqt/quant/weights/ggml_blocks.h"
+#include "aqt/quant/weights/stored_values.h"
 #include "serving/convert/output.h"
 #include "serving/tools/exit_code.h"
 #include "serving/tools/parallel.h"
@@ -99,10 +100,8 @@ class Converter {
     if (ggml::CanEncode(type)) {
       bad = ggml::EncodeBlocks(type, values.data(), n / ggml::InfoOf(type).block_values, bytes.data());
     } else {
-      const float largest = gguf::LargestOf(DTypeOf(type));
-      const auto it = std::find_if(values.begin(), values.end(), [&](float v) { return !(std::abs(v) <= largest); });
-      if (it != values.end()) bad = it - values.begin();
-      else gguf::RoundFloats(values, DTypeOf(type), bytes.data());
+      bad = stored_values::FirstNotFinite(values.data(), n, DTypeOf(type));
+      if (bad < 0) stored_values::Round(values.data(), n, DTypeOf(type), bytes.data());
     }
     if (bad >= 0) return BadValue(piece, bad, values[static_cast<size_t>(bad)]);
     return OutputError(writer_.Write(piece.tensor, gguf::RowBytes(type, piece.begin), bytes));
