@@ -38,11 +38,6 @@ absl::StatusOr<std::string> OfPreset(const io::FileSystem& fs, absl::string_view
   return recipe.Text();
 }
 
-absl::StatusOr<InjectConfig> InjectConfigOfFile(const io::FileSystem& fs, absl::string_view path) {
-  AQT_ASSIGN_OR_RETURN(const std::string text, io::ReadFile(fs, path, kMaxConfigBytes));
-  return InjectConfigFromText(text, path);
-}
-
 absl::StatusOr<std::string> OfFile(const io::FileSystem& fs, absl::string_view kind, absl::string_view path) {
   if (kind == "convert") {
     RecipeSource source;
@@ -60,6 +55,11 @@ absl::StatusOr<std::string> OfFile(const io::FileSystem& fs, absl::string_view k
 }
 
 }  // namespace
+
+absl::StatusOr<InjectConfig> InjectConfigOfFile(const io::FileSystem& fs, absl::string_view path) {
+  AQT_ASSIGN_OR_RETURN(const std::string text, io::ReadFile(fs, path, kMaxConfigBytes));
+  return InjectConfigFromText(text, path);
+}
 
 std::vector<std::string> ConfigKinds() { return {"dot_general", "inject", "convert"}; }
 

@@ -10,6 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "aqt/graph/program.h"
 #include "aqt/io/file.h"
+#include "aqt/transforms/quantize/inject.h"
 
 namespace aqt::serving {
 
@@ -25,6 +26,9 @@ absl::StatusOr<std::string> EffectiveConfig(const io::FileSystem& fs, absl::stri
 
 // Reads a saved program.
 absl::StatusOr<Program> ReadProgram(const io::FileSystem& fs, absl::string_view file);
+
+// The inject configuration of a textproto file. The errors of reading, and of InjectConfigFromText.
+absl::StatusOr<InjectConfig> InjectConfigOfFile(const io::FileSystem& fs, absl::string_view path);
 
 // The effect of an inject configuration, a preset or a textproto, on the program in a file, saved or as text
 // (transforms/quantize/inject_outline.h), kind by kind. `unmatched` receives the rules without matches, if these are an

@@ -16,6 +16,7 @@
 #include "aqt/io/printable.h"
 #include "aqt/models/text_embedder.h"
 #include "aqt/transforms/quantize/inject_proto.h"
+#include "serving/cli/effective_config.h"
 #include "serving/cli/flags.h"
 #include "serving/cli/program_command_names.h"
 #include "serving/cli/shared_flags.h"
@@ -26,7 +27,6 @@ namespace aqt::serving {
 namespace {
 
 constexpr int64_t kMaxTextBytes = int64_t{1} << 30;
-constexpr int64_t kMaxConfigBytes = 16 << 20;
 
 constexpr char kExamples[] = R"(Examples:
   aqt run all-MiniLM-L6-v2/ --text 'a sentence' --text 'another one'
@@ -47,9 +47,7 @@ absl::StatusOr<std::vector<std::string>> Texts(const Flags& flags, const io::Fil
 
 absl::StatusOr<InjectConfig> Quantization(const Flags& flags, const io::FileSystem& fs) {
   if (!flags.preset.empty()) return InjectConfigFromPreset(flags.preset);
-  if (flags.config.empty()) return InjectConfig();
-  AQT_ASSIGN_OR_RETURN(const std::string text, io::ReadFile(fs, flags.config, kMaxConfigBytes));
-  return InjectConfigFromText(text, flags.config);
+  return flags.config.empty() ? InjectConfig() : InjectConfigOfFile(fs, flags.config);
 }
 
 absl::StatusOr<ExitCode> RunModel(const Flags& flags, const io::FileSystem& fs, const Console& console) {
