@@ -283,7 +283,8 @@ debian_eigen = repository_rule(implementation = _debian_eigen_impl, local = True
 
 def _debian_highway_impl(rctx):
     _need(rctx, "/usr/include/hwy/highway.h", "libhwy-dev")
-    build = _lib("hwy", linkopts = ["-lhwy"], defines = ["HWY_SHARED_DEFINE"])
+    # The headers suffice: aqt/core/machine finds the processor's targets itself.
+    build = _lib("hwy", defines = ["HWY_SHARED_DEFINE"])
     build += _lib("contrib", linkopts = ["-lhwy_contrib"], deps = [":hwy"])
     for name in ["algo", "dot", "image", "math"]:
         build += _alias(name, ":contrib")

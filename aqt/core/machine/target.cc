@@ -15,8 +15,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
-
-#include "hwy/targets.h"
 #endif
 
 #include "aqt/core/check.h"
@@ -69,13 +67,33 @@ bool MayUseAmx() {
 #endif
 }
 
+// What the code of Highway's targets SSE4, AVX2 and AVX3 is compiled for. The builtins also ask whether the operating
+// system saves the wide registers. hwy::SupportedTargets() gives the same answer, but Debian has that library only as a
+// shared object, which a static program cannot use.
+bool HasSse4() {
+  return __builtin_cpu_supports("sse4.2") != 0 && __builtin_cpu_supports("aes") != 0 &&
+         __builtin_cpu_supports("pclmul") != 0;
+}
+
+bool HasAvx2() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  const bool f16c = __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx >> 29 & 1) != 0;
+  const bool lzcnt = __get_cpuid(0x80000001, &eax, &ebx, &ecx, &edx) != 0 && (ecx >> 5 & 1) != 0;
+  return f16c && lzcnt && __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 &&
+         __builtin_cpu_supports("bmi") != 0 && __builtin_cpu_supports("bmi2") != 0;
+}
+
+bool HasAvx3() {
+  return __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512vl") != 0 &&
+         __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512bw") != 0;
+}
+
 Machine Detect() {
   Machine machine;
-  // Highway checks the processor, and whether the operating system saves the wide registers.
-  const int64_t supported = hwy::SupportedTargets();
-  if ((supported & HWY_SSE4) == 0) return machine;
+  __builtin_cpu_init();
+  if (!HasSse4()) return machine;
   machine.capabilities = Target::kSse4;
-  if ((supported & HWY_AVX2) == 0) return machine;
+  if (!HasAvx2()) return machine;
   machine.capabilities = Target::kAvx2;
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return machine;
@@ -89,7 +107,7 @@ Machine Detect() {
     if (has && machine.capabilities.Includes(Needs(c))) machine.capabilities = machine.capabilities | Target{c};
   };
   add(avx_vnni, Capability::kAvxVnni);
-  add((supported & HWY_AVX3) != 0, Capability::kAvx512);
+  add(HasAvx3(), Capability::kAvx512);
   add(vnni, Capability::kAvx512Vnni);
   add(bf16, Capability::kAvx512Bf16);
   if (amx_tile && (amx_int8 || amx_bf16) && MayUseAmx()) {

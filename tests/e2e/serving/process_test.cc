@@ -173,5 +173,14 @@ TEST_F(ProcessTest, AThreadThatCannotBeStartedIsAnError) {
   }
 }
 
+// The program itself fits, the stacks of its threads do not.
+TEST_F(ProcessTest, TooLittleMemoryIsAnError) {
+  if (kSanitized) GTEST_SKIP();
+  const Outcome outcome = RunAqt(Convert("out.safetensors", "8"), [] { Limit(RLIMIT_AS, 20 * kMiB); });
+  EXPECT_EQ(outcome.code, 4) << "signal " << outcome.signal;
+  EXPECT_THAT(outcome.err, StartsWith("error: "));
+  EXPECT_THAT(ListTree(root_), ElementsAre("in.safetensors"));
+}
+
 }  // namespace
 }  // namespace aqt::serving
