@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes docs/api.md: the names that aqt/aqt.h makes available, from the headers that it includes.
+"""Writes docs/api.md: the names that aqt/aqt.h and the other umbrellas make available, from the headers that they include.
 
 usage: bazel/api_page.py          writes the page
        bazel/api_page.py --check  fails if the page differs from what it would write
@@ -18,12 +18,13 @@ import generated_page  # noqa: E402  pylint: disable=wrong-import-position
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGE = "docs/api.md"
-UMBRELLA = "aqt/aqt.h"
-INTRODUCTION = f"""# The names of `{UMBRELLA}`
+UMBRELLAS = ("aqt/aqt.h", "aqt/precision.h", "aqt/parallel.h")
+INTRODUCTION = """# The public names
 
-Generated from the headers by `bazel/api_page.py`; do not edit. Depend on `@aqt//:aqt` and include `{UMBRELLA}`, or depend on
-the library of a single header below and include that header. The comment in the header has the details: formula, shapes, dtypes,
-errors.
+Generated from the headers by `bazel/api_page.py`; do not edit. `aqt/aqt.h` has what most programs need, `aqt/precision.h` mixed
+precision, scale propagation and FP8 layers, and `aqt/parallel.h` programs of several processes. Depend on `@aqt//:aqt`,
+`@aqt//:precision` or `@aqt//:parallel`. Or depend on the library of a single header below and include that header. The comment in
+the header has the details: formula, shapes, dtypes, errors.
 """
 
 # Patterns of declarations at the margin of a file that clang-format formatted.
@@ -68,13 +69,14 @@ def names(text):
     return list(found.items())
 
 
-def headers(root):
-    return re.findall(r'^#include "([^"]+)"', (root / UMBRELLA).read_text(encoding="utf-8"), re.M)
+def headers(root, umbrella):
+    path = root / umbrella
+    return re.findall(r'^#include "([^"]+)"', path.read_text(encoding="utf-8"), re.M) if path.exists() else []
 
 
 def silent_names(root):
     """"HEADER: NAME" of each name without a sentence."""
-    return [f"{header}: {name}" for header in headers(root)
+    return [f"{header}: {name}" for umbrella in UMBRELLAS for header in headers(root, umbrella)
             for name, said in names((root / header).read_text(encoding="utf-8")) if not said]
 
 
@@ -87,11 +89,13 @@ def page(root):
     library = {build_files.file_of(header): target.label for target in build_files.read_tree(root).values()
                for header in target.hdrs}
     parts = [INTRODUCTION]
-    for header in headers(root):
-        rows = names((root / header).read_text(encoding="utf-8"))
-        if rows:
-            parts.append(f"\n## `{header}`\nLibrary `{library[header]}`.\n\n| name | |\n|---|---|\n")
-            parts += [f"| `{name}` | {cell(said)} |\n" for name, said in rows]
+    for umbrella in UMBRELLAS:
+        parts.append(f"\n## Included by `{umbrella}`\n")
+        for header in headers(root, umbrella):
+            rows = names((root / header).read_text(encoding="utf-8"))
+            if rows:
+                parts.append(f"\n### `{header}`\nLibrary `{library[header]}`.\n\n| name | |\n|---|---|\n")
+                parts += [f"| `{name}` | {cell(said)} |\n" for name, said in rows]
     return "".join(parts)
 
 

@@ -16,6 +16,7 @@
 #include "absl/types/span.h"
 #include "aqt/aqt.h"
 #include "aqt/io/standard_streams.h"
+#include "aqt/transforms/quantize/fold_batch_norm.h"
 #include "examples/common/parse_flags.h"
 #include "examples/common/read_config.h"
 #include "examples/digits/classifier.h"

@@ -23,6 +23,7 @@
 #include "aqt/core/machine/target.h"
 #include "aqt/core/machine/target_name.h"
 #include "aqt/io/standard_streams.h"
+#include "aqt/precision.h"
 #include "examples/common/parse_flags.h"
 #include "serving/tools/exit_code.h"
 #include "serving/tools/text.h"

@@ -8,6 +8,7 @@
 #include "absl/types/span.h"
 #include "aqt/aqt.h"
 #include "aqt/graph/interpret/rewrite.h"
+#include "aqt/precision.h"
 #include "examples/digits/classifier.h"
 #include "examples/digits/line_chart.h"
 

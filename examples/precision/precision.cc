@@ -10,6 +10,7 @@
 #include "absl/types/span.h"
 #include "aqt/aqt.h"
 #include "aqt/core/array_ops.h"
+#include "aqt/precision.h"
 
 namespace precision {
 namespace {

@@ -16,6 +16,8 @@
 #include "absl/types/span.h"
 #include "aqt/aqt.h"
 #include "aqt/core/array_ops.h"
+#include "aqt/precision.h"
+#include "aqt/transforms/pipeline.h"
 
 namespace aqt {
 namespace {

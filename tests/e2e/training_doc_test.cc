@@ -17,6 +17,8 @@
 #include "aqt/aqt.h"
 #include "aqt/io/tensors/safetensors.h"
 #include "aqt/io/tensors/tensor_spec.h"
+#include "aqt/parallel.h"
+#include "aqt/precision.h"
 #include "aqt/testing/random.h"
 #include "aqt/testing/status_matchers.h"
 #include "gmock/gmock.h"

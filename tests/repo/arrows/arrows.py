@@ -38,9 +38,9 @@ OUTSIDE = {
 }
 FOR_TESTS = {"@eigen", "@com_google_googletest", "@com_google_benchmark", "@com_google_protobuf", "@nlohmann_json"}
 
-# The target that users depend on. Only code in the place of a user's own may depend on it.
-UMBRELLA = "//:aqt"
-USES_UMBRELLA = {"examples", "tests"}
+# The targets that users depend on. Only code in the place of a user's own may depend on it.
+UMBRELLAS = {"//:aqt", "//:parallel", "//:precision"}
+USES_UMBRELLAS = {"examples", "tests"}
 
 # What a header (not -inl.h) may include from Abseil: types in its interface, and what templates and macros need for
 # errors.
@@ -100,8 +100,8 @@ def allowed(target, used):
         return (within(folder, where) or (is_test(target) and library in FOR_TESTS) or folder == "tests" or
                 (library == "@com_google_protobuf" and sees_protobuf(target)) or
                 (library == "@eigen" and sees_eigen(target)))
-    if used == UMBRELLA:
-        return folder in USES_UMBRELLA
+    if used in UMBRELLAS:
+        return folder in USES_UMBRELLAS
     other = folder_of(used[2:].split(":")[0])
     if other is None:
         return False

@@ -29,7 +29,7 @@ def libraries():
     for target in build_files.read_tree(ROOT).values():
         headers = [label for label in target.hdrs if label.endswith(".h") and not label.endswith("-inl.h")]
         if target.rule in ("cc_library", "bits_library") and not target.testonly and headers and (
-                target.label == "//:aqt" or target.package.startswith(("aqt/", "serving"))):
+                target.package == "" or target.package.startswith(("aqt/", "serving"))):
             yield target, headers
 
 
