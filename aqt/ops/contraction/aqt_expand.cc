@@ -81,7 +81,7 @@ std::optional<Bias> BiasOf(const Quantizer& quantizer, DType dtype) {
   return Bias{ToF32(Value(Cast(array, held))), held};
 }
 
-Value IntQvalue(const IntSymmetric& numerics, const ScaledValue& scaled, const std::optional<Value>& key,
+Value IntQvalue(const IntSymmetric& numerics, const ScaledOperand& scaled, const std::optional<Value>& key,
                 const Semantics& semantics) {
   const DType dtype = scaled.dtype;
   Value y = scaled.held;
@@ -214,7 +214,7 @@ void MultiplyIntoOther(const ExpandedSide& own, Side side, const DotDims& dims, 
 
 }  // namespace
 
-ScaledValue ScaleValue(const Quantizer& quantizer, const Value& x, const Value& scale) {
+ScaledOperand ScaleValue(const Quantizer& quantizer, const Value& x, const Value& scale) {
   Value y = ToF32(x);
   DType dtype = x.dtype();
   if (const std::optional<Bias> bias = BiasOf(quantizer, x.dtype())) {
@@ -225,7 +225,7 @@ ScaledValue ScaleValue(const Quantizer& quantizer, const Value& x, const Value& 
   return {MulIn(dtype, y, InverseScaleIn(scale.dtype(), ToF32(scale))), dtype};
 }
 
-Value NotClipped(const Numerics& numerics, const ScaledValue& scaled) {
+Value NotClipped(const Numerics& numerics, const ScaledOperand& scaled) {
   return ops::LessEqual(ops::Abs(FlushTo(scaled.dtype, scaled.held)), *GradientBound(numerics, scaled.dtype));
 }
 
@@ -242,7 +242,7 @@ QuantizedValue QuantizeValue(const Quantizer& quantizer, const ProductSide& side
   } else {
     out.scale = ScaleOf(quantizer, side.x, axes, side.key.value_or(Value()), semantics);
   }
-  const ScaledValue scaled = ScaleValue(quantizer, side.x, *out.scale);
+  const ScaledOperand scaled = ScaleValue(quantizer, side.x, *out.scale);
   if (const IntSymmetric* integer = std::get_if<IntSymmetric>(&quantizer.numerics)) {
     out.qvalue = IntQvalue(*integer, scaled, side.key, semantics);
   } else {

@@ -30,13 +30,13 @@ struct QuantizedValue {
 };
 
 // The scaled values of x, held as f32, and their dtype.
-struct ScaledValue {
+struct ScaledOperand {
   Value held;
   DType dtype;
 };
-ScaledValue ScaleValue(const Quantizer& quantizer, const Value& x, const Value& scale);
+ScaledOperand ScaleValue(const Quantizer& quantizer, const Value& x, const Value& scale);
 // bool: where the gradient of the scaled values passes. The numerics must have a GradientBound.
-Value NotClipped(const Numerics& numerics, const ScaledValue& scaled);
+Value NotClipped(const Numerics& numerics, const ScaledOperand& scaled);
 
 // One side of a product before quantization: a float operand and the key for its random numbers, or `prepared`, an
 // operand that is already quantized.
