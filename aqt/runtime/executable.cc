@@ -19,6 +19,7 @@
 #include "aqt/graph/interpret/eval.h"
 #include "aqt/graph/interpret/interpret.h"
 #include "aqt/graph/op_kernel.h"
+#include "aqt/runtime/arena_pool.h"
 #include "aqt/runtime/fusion/fused_program.h"
 #include "aqt/runtime/memory/array_pool.h"
 #include "aqt/runtime/memory/buffer_pool.h"
@@ -43,6 +44,7 @@ struct Range {
 // The memory of one call.
 struct Frame {
   std::shared_ptr<void> arena;
+  ArenaPool::Arena shared;      // the same, if it is from ExecutableOptions::arenas
   std::vector<void*> pointers;  // by variable, for roots
   std::vector<const void*> in;  // of one step
   std::vector<void*> out;
@@ -66,6 +68,7 @@ struct Executable::Impl {
   const Program program;  // as passed to Make
   const Plan plan;
   const EvalHooks hooks;
+  const std::shared_ptr<ArenaPool> arenas;  // may be null
   const int64_t id = Profile::NewOwner();
   size_t most_in = 0, most_out = 0;  // of a step
   std::mutex mutex;
@@ -74,10 +77,11 @@ struct Executable::Impl {
   internal::BufferPool outputs;        // keeps a set of them
   mutable internal::ArrayPool arrays;  // that operations make which run as in Eval
 
-  Impl(const Program& given, Plan made, EvalHooks given_hooks)
+  Impl(const Program& given, Plan made, const ExecutableOptions& options)
       : program(given),
         plan(std::move(made)),
-        hooks(std::move(given_hooks)),
+        hooks(options.hooks),
+        arenas(options.arenas),
         outputs(plan.output_bytes),
         arrays(plan.array_bytes) {
     for (const PlannedStep& step : plan.steps) {
@@ -87,6 +91,8 @@ struct Executable::Impl {
   }
 
   std::unique_ptr<Frame> NewFrame() const;
+  void SetArena(std::shared_ptr<void> arena, Frame& frame) const;
+  std::unique_ptr<Frame> TakeFreeFrame();
   std::unique_ptr<Frame> TakeFrame();
   void GiveFrame(std::unique_ptr<Frame> frame);
 
@@ -118,14 +124,17 @@ class Executable::Impl::FrameOfCall {
   std::unique_ptr<Frame> frame_;
 };
 
-std::unique_ptr<Frame> Executable::Impl::NewFrame() const {
-  auto frame = std::make_unique<Frame>();
-  frame->arena = AllocateUninitialized(plan.arena_bytes);
-  frame->pointers.resize(plan.variables.size());
+void Executable::Impl::SetArena(std::shared_ptr<void> arena, Frame& frame) const {
+  frame.arena = std::move(arena);
   for (size_t var = 0; var < plan.variables.size(); ++var) {
     const Variable& own = plan.variables[var];
-    if (own.place == Place::kArena) frame->pointers[var] = frame->arena_at(own.offset);
+    if (own.place == Place::kArena) frame.pointers[var] = frame.arena_at(own.offset);
   }
+}
+
+std::unique_ptr<Frame> Executable::Impl::NewFrame() const {
+  auto frame = std::make_unique<Frame>();
+  frame->pointers.resize(plan.variables.size());
   for (const auto& [var, array] : plan.program.consts) {
     frame->pointers[var] = const_cast<void*>(array.data());
   }
@@ -134,22 +143,33 @@ std::unique_ptr<Frame> Executable::Impl::NewFrame() const {
   frame->epilogue_in.resize(most_in + 1);  // a step's operands and the product
   frame->epilogue_out.resize(most_out);
   frame->outputs.reserve(plan.program.outputs.size());
+  if (arenas == nullptr) SetArena(AllocateUninitialized(plan.arena_bytes), *frame);
+  return frame;
+}
+
+std::unique_ptr<Frame> Executable::Impl::TakeFreeFrame() {
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (free_frames.empty()) return nullptr;
+  std::unique_ptr<Frame> frame = std::move(free_frames.back());
+  free_frames.pop_back();
   return frame;
 }
 
 std::unique_ptr<Frame> Executable::Impl::TakeFrame() {
-  {
-    const std::lock_guard<std::mutex> lock(mutex);
-    if (!free_frames.empty()) {
-      std::unique_ptr<Frame> frame = std::move(free_frames.back());
-      free_frames.pop_back();
-      return frame;
-    }
+  std::unique_ptr<Frame> frame = TakeFreeFrame();
+  if (frame == nullptr) frame = NewFrame();
+  if (arenas != nullptr) {
+    frame->shared = arenas->Take(plan.arena_bytes);
+    SetArena(frame->shared.memory, *frame);
   }
-  return NewFrame();
+  return frame;
 }
 
 void Executable::Impl::GiveFrame(std::unique_ptr<Frame> frame) {
+  if (arenas != nullptr) {
+    frame->arena = nullptr;
+    arenas->Give(std::move(frame->shared));
+  }
   const std::lock_guard<std::mutex> lock(mutex);
   free_frames.push_back(std::move(frame));
 }
@@ -295,7 +315,7 @@ absl::StatusOr<Executable> Executable::Make(const Program& program, const Execut
   AQT_RETURN_IF_ERROR(Check(program));
   const Program simple = internal::WithoutTransposedProducts(internal::WithRelusAsMaxima(program));
   AQT_ASSIGN_OR_RETURN(Plan plan, internal::MakePlan(simple, options.fuse, options.epilogues));
-  return Executable(std::make_shared<Impl>(program, std::move(plan), options.hooks));
+  return Executable(std::make_shared<Impl>(program, std::move(plan), options));
 }
 
 absl::StatusOr<std::vector<Array>> Executable::Run(absl::Span<const Array> args, Profile* profile) const {

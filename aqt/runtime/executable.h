@@ -24,6 +24,7 @@
 
 namespace aqt {
 
+class ArenaPool;
 class Profile;
 
 // Options of Executable::Make.
@@ -33,6 +34,8 @@ struct ExecutableOptions {
   // With any hook, calls run by Eval, equation by equation: slowly, with the same bits, and with memory for every
   // result.
   EvalHooks hooks = {};
+  // Where calls get their arenas (arena_pool.h). If null, the executable keeps its own.
+  std::shared_ptr<ArenaPool> arenas = nullptr;
 };
 
 // A program that is ready to run. Immutable and thread-safe; cheap to copy. Concurrent calls each have their own arena,

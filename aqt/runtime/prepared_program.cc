@@ -153,7 +153,7 @@ absl::StatusOr<PreparedProgram> PreparedProgram::Make(absl::Span<const Program> 
     for (const auto& [var, array] : rest.consts) {
       if (counted.insert(array.data()).second) impl.num_bytes += array.num_bytes();
     }
-    AQT_ASSIGN_OR_RETURN(Executable executable, Executable::Make(rest));
+    AQT_ASSIGN_OR_RETURN(Executable executable, Executable::Make(rest, {.arenas = options.arenas}));
     impl.variants.push_back({program, std::move(executable)});
   }
   return PreparedProgram(std::make_shared<const Impl>(std::move(impl)));
@@ -167,6 +167,7 @@ absl::StatusOr<SlotValues> PreparedProgram::Eval(const SlotValues& inputs, const
 
 int PreparedProgram::num_programs() const { return static_cast<int>(impl_->variants.size()); }
 const Program& PreparedProgram::program(int index) const { return impl_->variants[index].rest.program(); }
+const Executable& PreparedProgram::executable(int index) const { return impl_->variants[index].rest; }
 int64_t PreparedProgram::num_bytes() const { return impl_->num_bytes; }
 
 }  // namespace aqt

@@ -22,6 +22,7 @@
 #include "aqt/core/array.h"
 #include "aqt/graph/interpret/eval.h"
 #include "aqt/graph/program.h"
+#include "aqt/runtime/executable.h"
 
 namespace aqt {
 
@@ -30,6 +31,8 @@ struct PrepareOptions {
   // Keeps the values that the prepared programs do not read, such as qvalues that are packed. They cost memory only if
   // they are not held elsewhere, and are needed when a call replaces another value.
   bool keep_values = true;
+  // ExecutableOptions::arenas of all programs.
+  std::shared_ptr<ArenaPool> arenas = nullptr;
 };
 
 // Programs with fixed weights, ready to serve. Immutable and thread-safe; cheap to copy.
@@ -51,6 +54,8 @@ class PreparedProgram {
   int num_programs() const;
   // The program that is evaluated: it holds the results of Make as constants.
   const Program& program(int index) const;
+  // The same, ready to run: the inputs without a value, in the order of its program.
+  const Executable& executable(int index) const;
   // The size of the arrays that evaluations read, each counted once.
   int64_t num_bytes() const;
 

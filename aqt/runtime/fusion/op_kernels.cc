@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"
@@ -119,7 +120,7 @@ OpKernel Evaluation(const Op& op, absl::Span<const Aval> in, const Aval& out) {
   std::vector<ArrayRef> operands;
   for (const Aval& aval : in) operands.emplace_back(aval.dtype, aval.shape, nullptr);
   return {.run = [op, operands, result = MutableArrayRef(out.dtype, out.shape, nullptr)](const KernelCall& call) {
-    std::vector<ArrayRef> own = operands;
+    absl::InlinedVector<ArrayRef, 4> own(operands.begin(), operands.end());  // allocates nothing
     for (size_t i = 0; i < own.size(); ++i) own[i].data = call.in[i];
     MutableArrayRef own_result = result;
     own_result.data = call.out[0];
