@@ -121,6 +121,12 @@ absl::StatusOr<Program> EncoderModel::EmbeddingProgram(int64_t batch, int64_t le
   return Trace(batch, length, types, /*pooled=*/true);
 }
 
+EncoderModel EncoderModel::WithoutWeights() const {
+  EncoderModel model = *this;
+  model.weights_ = std::make_shared<const SlotValues>();
+  return model;
+}
+
 absl::StatusOr<PreparedProgram> EncoderModel::Serve(absl::Span<const Program> programs,
                                                     const InjectConfig& config) const {
   if (programs.empty()) return absl::InvalidArgumentError("no programs, expected at least one");

@@ -39,6 +39,8 @@ class EncoderModel {
   const Pooling& pooling() const { return pooling_; }
   // The parameters of all programs, in f32.
   const SlotValues& weights() const { return *weights_; }
+  // The same model without weights(), for programs that get them from elsewhere.
+  EncoderModel WithoutWeights() const;
   // For the user: how doubtful points were decided, and which tensors are not used.
   const std::vector<std::string>& notes() const { return notes_; }
 

@@ -3,34 +3,27 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
-#include <optional>
+#include <string>
 #include <utility>
 
-#include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
-#include "aqt/core/ceil_div.h"
 #include "aqt/core/status_macros.h"
-#include "aqt/io/printable.h"
+#include "aqt/models/padded_length.h"
+#include "aqt/models/text_tokens.h"
 #include "aqt/nn/serve/serve.h"
 #include "aqt/runtime/prepared_program.h"
 #include "aqt/tokenizers/tokenizer.h"
 #include "aqt/transforms/quantize/serve.h"
+#include "aqt/transforms/row_dependence.h"
 
 namespace aqt::models {
-namespace {
-
-constexpr int64_t kLengthStep = 16;
-
-}  // namespace
-
 struct TextEmbedder::Impl {
   EncoderModel model;
-  tokenizers::Tokenizer tokenizer;
+  TextTokens tokens;
   InjectConfig config;
   SlotValues frozen;
-  int64_t max_length = 0;
+  bool pads = true;
   std::mutex mutex;
   std::map<int64_t, PreparedProgram> programs;  // by length
 
@@ -44,39 +37,41 @@ struct TextEmbedder::Impl {
   }
 };
 
+namespace {
+
+// Whether padding leaves the bits of a text alone.
+absl::StatusOr<bool> PadsTexts(const EncoderModel& model, const InjectConfig& config, const SlotValues& frozen) {
+  const int64_t longest = model.facts().max_length;
+  if (longest < 2) return false;
+  AQT_ASSIGN_OR_RETURN(const Program shorter, model.EmbeddingProgram(1, std::min<int64_t>(16, longest - 1)));
+  AQT_ASSIGN_OR_RETURN(const Program longer, model.EmbeddingProgram(1, std::min<int64_t>(32, longest)));
+  AQT_ASSIGN_OR_RETURN(const Program one, ServeProgram(shorter, config, frozen));
+  AQT_ASSIGN_OR_RETURN(const Program other, ServeProgram(longer, config, frozen));
+  AQT_ASSIGN_OR_RETURN(const std::string why, WhyPaddingCounts(one, other));
+  return why.empty();
+}
+
+}  // namespace
+
 absl::StatusOr<TextEmbedder> TextEmbedder::Open(const io::FileSystem& fs, absl::string_view folder,
                                                 const InjectConfig& config) {
   AQT_ASSIGN_OR_RETURN(EncoderModel model, ModelFromFolder(fs, folder));
-  AQT_ASSIGN_OR_RETURN(tokenizers::Tokenizer tokenizer, tokenizers::Tokenizer::Open(fs, folder));
-  if (model.pooling().lower_case) {
-    return absl::UnimplementedError(absl::StrCat(io::PrintableLine(folder), ": do_lower_case of ",
-                                                 "sentence_bert_config.json is true, which is not computed; use a ",
-                                                 "tokenizer.json that changes texts to lower case"));
-  }
-  if (tokenizer.num_ids() > model.facts().vocabulary) {
-    return absl::InvalidArgumentError(absl::StrCat(io::PrintableLine(folder), ": the tokenizer has ids up to ",
-                                                   tokenizer.num_ids() - 1, ", and the model knows ",
-                                                   model.facts().vocabulary, "; they belong to different models"));
-  }
+  AQT_ASSIGN_OR_RETURN(TextTokens tokens, TextTokens::Open(fs, folder, model));
   AQT_ASSIGN_OR_RETURN(const Program program, model.EmbeddingProgram(/*batch=*/1, /*length=*/1));
   AQT_ASSIGN_OR_RETURN(SlotValues frozen, Freeze(program, config, model.weights()));
-  const int64_t given = model.pooling().max_length;
-  const int64_t max_length = given > 0 ? std::min(given, model.facts().max_length) : model.facts().max_length;
-  return TextEmbedder(std::shared_ptr<Impl>(
-      new Impl{std::move(model), std::move(tokenizer), config, std::move(frozen), max_length, {}, {}}));
+  AQT_ASSIGN_OR_RETURN(const bool pads, PadsTexts(model, config, frozen));
+  return TextEmbedder(
+      std::shared_ptr<Impl>(new Impl{std::move(model), std::move(tokens), config, std::move(frozen), pads, {}, {}}));
 }
 
 const EncoderModel& TextEmbedder::model() const { return impl_->model; }
 
-int64_t TextEmbedder::max_length() const { return impl_->max_length; }
+int64_t TextEmbedder::max_length() const { return impl_->tokens.max_length(); }
 
 absl::StatusOr<TextEmbedding> TextEmbedder::Embed(absl::string_view text) const {
-  tokenizers::EncodeOptions options;
-  options.max_length = impl_->max_length;
-  AQT_ASSIGN_OR_RETURN(const tokenizers::Encoding encoding, impl_->tokenizer.Encode(text, options));
+  AQT_ASSIGN_OR_RETURN(const tokenizers::Encoding encoding, impl_->tokens.Encode(text));
   const int64_t tokens = static_cast<int64_t>(encoding.ids.size());
-  if (tokens == 0) return absl::InvalidArgumentError("the text has no tokens, expected at least one");
-  const int64_t length = std::min(RoundUp(tokens, kLengthStep), impl_->max_length);
+  const int64_t length = impl_->pads ? PaddedLength(tokens, impl_->tokens.max_length()) : tokens;
   AQT_ASSIGN_OR_RETURN(const PreparedProgram program, impl_->ProgramFor(length));
   std::vector<int32_t> ids = encoding.ids;
   ids.resize(length, 0);

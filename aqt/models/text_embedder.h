@@ -38,8 +38,10 @@ class TextEmbedder {
   // The longest text in tokens: what the model and sentence_bert_config.json allow.
   int64_t max_length() const;
 
-  // A longer text is cut off. Each text is computed alone, padded to a multiple of 16 tokens, so that its bits do not
-  // depend on other texts. The first text of a length compiles a program for it. InvalidArgument if the text has no
+  // A longer text is cut off. Each text is computed alone, so that its bits do not depend on other texts. It is padded
+  // (padded_length.h), unless `config` has scales that padding could change (WhyPaddingCounts in
+  // transforms/row_dependence.h). The first text of a length compiles a program for it. For many texts on several
+  // threads see serving/engine, which gives the same bits. InvalidArgument if the text has no
   // tokens; the errors of Tokenizer::Encode.
   absl::StatusOr<TextEmbedding> Embed(absl::string_view text) const;
 

@@ -1,0 +1,43 @@
+#include "aqt/models/text_tokens.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "aqt/core/status_macros.h"
+#include "aqt/io/printable.h"
+
+namespace aqt::models {
+
+absl::StatusOr<TextTokens> TextTokens::Open(const io::FileSystem& fs, absl::string_view folder,
+                                            const EncoderModel& model) {
+  AQT_ASSIGN_OR_RETURN(tokenizers::Tokenizer tokenizer, tokenizers::Tokenizer::Open(fs, folder));
+  if (model.pooling().lower_case) {
+    return absl::UnimplementedError(absl::StrCat(io::PrintableLine(folder), ": do_lower_case of ",
+                                                 "sentence_bert_config.json is true, which is not computed; use a ",
+                                                 "tokenizer.json that changes texts to lower case"));
+  }
+  if (tokenizer.num_ids() > model.facts().vocabulary) {
+    return absl::InvalidArgumentError(absl::StrCat(io::PrintableLine(folder), ": the tokenizer has ids up to ",
+                                                   tokenizer.num_ids() - 1, ", and the model knows ",
+                                                   model.facts().vocabulary, "; they belong to different models"));
+  }
+  TextTokens tokens;
+  const int64_t given = model.pooling().max_length;
+  tokens.max_length_ = given > 0 ? std::min(given, model.facts().max_length) : model.facts().max_length;
+  tokens.tokenizer_ = std::make_shared<const tokenizers::Tokenizer>(std::move(tokenizer));
+  return tokens;
+}
+
+absl::StatusOr<tokenizers::Encoding> TextTokens::Encode(absl::string_view text,
+                                                        std::optional<absl::string_view> second) const {
+  tokenizers::EncodeOptions options;
+  options.max_length = max_length_;
+  AQT_ASSIGN_OR_RETURN(tokenizers::Encoding encoding, second.has_value() ? tokenizer_->Encode(text, *second, options)
+                                                                         : tokenizer_->Encode(text, options));
+  if (encoding.ids.empty()) return absl::InvalidArgumentError("the text has no tokens, expected at least one");
+  return encoding;
+}
+
+}  // namespace aqt::models
