@@ -90,7 +90,9 @@ ROOMS = {
     "serving/plan": _room("the decision for each tensor: configuration, rules, plan", "serving/families"),
     "serving/convert": _room("conversion, verification and inspection of checkpoints", "serving/plan aqt/stored aqt/gguf"),
     "serving/gguf": _room("GGUF files with other types: rules, and the conversion", "serving/convert aqt/gguf"),
-    "serving/cli": _room("the `aqt` command", "serving/convert serving/gguf aqt/models"),
+    "serving/engine": _room("models that answer requests on many threads ([serving-engine.md](../serving-engine.md))",
+                            "serving/tools aqt/models"),
+    "serving/cli": _room("the `aqt` command", "serving/convert serving/gguf serving/engine"),
     "serving": _room("the public targets", "serving/cli"),
 }
 

@@ -47,7 +47,7 @@ USES_UMBRELLAS = {"examples", "tests"}
 ABSEIL_IN_HEADERS = {
     "absl/container/btree_map.h", "absl/container/flat_hash_map.h", "absl/container/inlined_vector.h",
     "absl/functional/function_ref.h", "absl/status/status.h", "absl/status/statusor.h", "absl/strings/str_cat.h",
-    "absl/strings/string_view.h", "absl/types/span.h",
+    "absl/strings/string_view.h", "absl/time/time.h", "absl/types/span.h",
 }
 
 

@@ -1,0 +1,91 @@
+#include "serving/engine/text_engine.h"
+
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "aqt/core/array.h"
+#include "aqt/core/status_macros.h"
+#include "aqt/models/text_tokens.h"
+#include "serving/engine/row_model.h"
+
+namespace aqt::serving {
+
+struct TextEngine::Impl {
+  models::EncoderModel model;  // without weights
+  models::TextTokens tokens;
+  bool types = false;
+  bool pairs = false;
+  std::unique_ptr<Engine> engine;
+};
+
+absl::StatusOr<TextAnswer> TextTicket::Wait() const {
+  if (!ticket_.has_value()) return error_;
+  AQT_ASSIGN_OR_RETURN(SlotValues outputs, ticket_->Wait());
+  return TextAnswer{std::move(outputs), tokens_, truncated_};
+}
+
+absl::StatusOr<std::unique_ptr<TextEngine>> TextEngine::Open(const io::FileSystem& fs, absl::string_view folder,
+                                                             const TextEngineOptions& options) {
+  AQT_ASSIGN_OR_RETURN(const models::EncoderModel model, models::ModelFromFolder(fs, folder));
+  AQT_ASSIGN_OR_RETURN(models::TextTokens tokens, models::TextTokens::Open(fs, folder, model));
+  const bool types = options.pairs && model.facts().types > 1;
+  const models::EncoderModel light = model.WithoutWeights();
+  TracedModel traced = {
+      .trace = {}, .weights = model.weights(), .config = options.config, .max_length = tokens.max_length()};
+  traced.trace = [light, types, program = options.program](int64_t batch, int64_t length) {
+    return program ? program(light, batch, length, types) : light.EmbeddingProgram(batch, length, types);
+  };
+  AQT_ASSIGN_OR_RETURN(std::shared_ptr<const RowModel> rows, MakeRowModel(std::move(traced)));
+  AQT_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::Make(std::move(rows), options.engine));
+  return std::unique_ptr<TextEngine>(new TextEngine(
+      std::unique_ptr<Impl>(new Impl{light, std::move(tokens), types, options.pairs, std::move(engine)})));
+}
+
+TextEngine::TextEngine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+TextEngine::~TextEngine() = default;
+
+TextTicket TextEngine::Submit(const TextRequest& request, bool wait) {
+  TextTicket ticket;
+  if (request.second.has_value() && !impl_->pairs) {
+    ticket.error_ = absl::InvalidArgumentError(
+        "the request has a second text, but the engine was opened for single texts; set TextEngineOptions::pairs");
+    return ticket;
+  }
+  const absl::StatusOr<tokenizers::Encoding> encoding = impl_->tokens.Encode(request.text, request.second);
+  if (!encoding.ok()) {
+    ticket.error_ = encoding.status();
+    return ticket;
+  }
+  const int64_t tokens = static_cast<int64_t>(encoding->ids.size());
+  Request row = {.inputs = {{models::kIds, Array::FromSpan(absl::MakeConstSpan(encoding->ids), {tokens})},
+                            {models::kLengths, Array::Scalar(static_cast<int32_t>(tokens))}},
+                 .deadline = request.deadline};
+  if (impl_->types) {
+    row.inputs.emplace(models::kTypes, Array::FromSpan(absl::MakeConstSpan(encoding->type_ids), {tokens}));
+  }
+  ticket.tokens_ = tokens;
+  ticket.truncated_ = encoding->num_truncated;
+  ticket.ticket_ = wait ? impl_->engine->SubmitWhenRoom(std::move(row)) : impl_->engine->Submit(std::move(row));
+  return ticket;
+}
+
+TextTicket TextEngine::Submit(const TextRequest& request) { return Submit(request, /*wait=*/false); }
+TextTicket TextEngine::SubmitWhenRoom(const TextRequest& request) { return Submit(request, /*wait=*/true); }
+
+std::vector<absl::StatusOr<TextAnswer>> TextEngine::RunAll(const std::vector<TextRequest>& requests) {
+  std::vector<TextTicket> tickets;
+  tickets.reserve(requests.size());
+  for (const TextRequest& request : requests) tickets.push_back(SubmitWhenRoom(request));
+  std::vector<absl::StatusOr<TextAnswer>> answers;
+  answers.reserve(tickets.size());
+  for (const TextTicket& ticket : tickets) answers.push_back(ticket.Wait());
+  return answers;
+}
+
+const tokenizers::Tokenizer& TextEngine::tokenizer() const { return impl_->tokens.tokenizer(); }
+const models::EncoderModel& TextEngine::model() const { return impl_->model; }
+int64_t TextEngine::max_length() const { return impl_->tokens.max_length(); }
+Engine& TextEngine::engine() { return *impl_->engine; }
+
+}  // namespace aqt::serving

@@ -1,0 +1,104 @@
+#ifndef AQT_SERVING_ENGINE_TEXT_ENGINE_H_
+#define AQT_SERVING_ENGINE_TEXT_ENGINE_H_
+
+// A text encoder's folder behind an engine:
+//
+//   AQT_ASSIGN_OR_RETURN(const std::unique_ptr<TextEngine> engine, TextEngine::Open(fs, "all-MiniLM-L6-v2"));
+//   AQT_ASSIGN_OR_RETURN(const TextAnswer answer, engine->Run({.text = "a sentence"}));
+//   const absl::Span<const float> embedding = answer.outputs.at(models::kEmbeddings).View<float>();
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "aqt/graph/program.h"
+#include "aqt/io/file.h"
+#include "aqt/models/encoder_model.h"
+#include "aqt/tokenizers/tokenizer.h"
+#include "aqt/transforms/quantize/inject.h"
+#include "serving/engine/engine.h"
+
+namespace aqt::serving {
+
+struct TextEngineOptions {
+  InjectConfig config = {};  // how weights and products are quantized; empty: floating point
+  EngineOptions engine = {};
+  // Requests may have a second text: programs read the number of each token's segment, if the model knows several.
+  bool pairs = false;
+  // What is computed: a program of the model for a batch, a length and, with `types`, numbers of segments. By default
+  // EncoderModel::EmbeddingProgram.
+  std::function<absl::StatusOr<Program>(const models::EncoderModel&, int64_t batch, int64_t length, bool types)>
+      program = nullptr;
+};
+
+struct TextRequest {
+  std::string text = "";
+  std::optional<std::string> second = std::nullopt;  // of a pair; needs TextEngineOptions::pairs
+  absl::Time deadline = absl::InfiniteFuture();
+};
+
+// The outputs of one text, without a batch axis: models::kEmbeddings f32[width], or those of
+// TextEngineOptions::program, as long as the text's tokens.
+struct TextAnswer {
+  SlotValues outputs;
+  int64_t tokens = 0;     // that were read, special ones included
+  int64_t truncated = 0;  // that were cut off, because the text is longer than max_length()
+};
+
+// A text that was handed in. As Ticket.
+class TextTicket {
+ public:
+  absl::StatusOr<TextAnswer> Wait() const;
+  bool WaitUntil(absl::Time time) const { return !ticket_.has_value() || ticket_->WaitUntil(time); }
+  bool Cancel() const { return ticket_.has_value() && ticket_->Cancel(); }
+
+ private:
+  friend class TextEngine;
+  absl::Status error_;            // of the tokenizer
+  std::optional<Ticket> ticket_;  // unset after an error
+  int64_t tokens_ = 0, truncated_ = 0;
+};
+
+// Thread-safe.
+class TextEngine {
+ public:
+  ~TextEngine();
+  // The errors of models::TextEmbedder::Open and Engine::Make.
+  static absl::StatusOr<std::unique_ptr<TextEngine>> Open(const io::FileSystem& fs, absl::string_view folder,
+                                                          const TextEngineOptions& options = {});
+
+  // Makes tokens of the text on this thread, and hands them in. Never waits for the answer. A longer text is cut off.
+  // The answer has the errors of Answer and of Tokenizer::Encode; InvalidArgument for a text without tokens, and for a
+  // pair without TextEngineOptions::pairs.
+  TextTicket Submit(const TextRequest& request);
+  // The same, but waits for room in the queue instead of failing.
+  TextTicket SubmitWhenRoom(const TextRequest& request);
+  // Submit and Wait.
+  absl::StatusOr<TextAnswer> Run(const TextRequest& request) { return Submit(request).Wait(); }
+  // SubmitWhenRoom of all, and Wait. The answers have the order of the requests.
+  std::vector<absl::StatusOr<TextAnswer>> RunAll(const std::vector<TextRequest>& requests);
+
+  const tokenizers::Tokenizer& tokenizer() const;
+  // What the folder says of the model. Its weights() are empty: they are only in the engine's programs.
+  const models::EncoderModel& model() const;
+  // The longest text in tokens: what the model and sentence_bert_config.json allow.
+  int64_t max_length() const;
+  // Stats, Warm, Shutdown.
+  Engine& engine();
+
+ private:
+  struct Impl;
+  explicit TextEngine(std::unique_ptr<Impl> impl);
+  TextTicket Submit(const TextRequest& request, bool wait);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace aqt::serving
+
+#endif  // AQT_SERVING_ENGINE_TEXT_ENGINE_H_
