@@ -34,6 +34,7 @@
 #include "aqt/nn/layers/norm.h"
 #include "aqt/nn/layers/parameter.h"
 #include "aqt/nn/layers/pool.h"
+#include "aqt/nn/layers/rotary.h"
 #include "aqt/nn/serve/serve.h"
 #include "aqt/nn/train/batch_order.h"
 #include "aqt/nn/train/calibrate.h"

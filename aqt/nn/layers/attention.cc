@@ -56,6 +56,12 @@ Value PaddingMask(const Value& lengths, int64_t keys, const std::source_location
   return ops::Less(ops::Iota(DType::kS32, {1, 1, 1, keys}, 3), ops::Reshape(lengths, {lengths.dim(0), 1, 1, 1}));
 }
 
+Value WindowMask(int64_t queries, int64_t keys, int64_t distance, const std::source_location& where) {
+  const CallSite site(where);
+  const Value row = ops::Iota(DType::kS32, {queries, keys}, 0), column = ops::Iota(DType::kS32, {queries, keys}, 1);
+  return ops::LessEqual(ops::Abs(column - row - static_cast<double>(keys - queries)), static_cast<double>(distance));
+}
+
 Value DotProductAttention(const Value& query, const Value& key, const Value& value, const std::optional<Value>& mask,
                           absl::string_view name, const DotProductAttentionOptions& options,
                           const std::source_location& where) {

@@ -22,6 +22,10 @@ Value CausalMask(int64_t queries, int64_t keys, const std::source_location& wher
 // lengths s32 [batch] -> bool [batch, 1, 1, keys]: the first `lengths[i]` keys are visible.
 Value PaddingMask(const Value& lengths, int64_t keys,
                   const std::source_location& where = std::source_location::current());
+// bool [queries, keys]: a query sees the keys at most `distance` before and after its own place, which is i + (keys -
+// queries) for query i. Precondition: distance >= 0. The local attention of Beltagy et al. 2020.
+Value WindowMask(int64_t queries, int64_t keys, int64_t distance,
+                 const std::source_location& where = std::source_location::current());
 
 // The exact softmax, or one of AQT's older layers: ops::LowPrecisionSoftmax, ops::ApproximateSoftmax.
 using AttentionSoftmax = std::variant<std::monostate, LowPrecision, SoftmaxApproximation>;

@@ -49,6 +49,15 @@ TEST(AttentionTest, CausalMaskEndsAtTheLastKey) {
   EXPECT_TRUE(BitEqual(*CausalMask(3, 2).ToArray(), Array::Of<bool>({false, false, true, false, true, true}, {3, 2})));
 }
 
+TEST(AttentionTest, WindowMaskHasTwoSides) {
+  EXPECT_TRUE(BitEqual(*WindowMask(3, 3, 1).ToArray(),
+                       Array::Of<bool>({true, true, false, true, true, true, false, true, true}, {3, 3})));
+  // The last query is at the last key.
+  EXPECT_TRUE(BitEqual(*WindowMask(1, 4, 2).ToArray(), Array::Of<bool>({false, true, true, true}, {1, 4})));
+  EXPECT_TRUE(BitEqual(*WindowMask(2, 2, 0).ToArray(), Array::Of<bool>({true, false, false, true}, {2, 2})));
+  EXPECT_TRUE(BitEqual(*WindowMask(2, 2, 5).ToArray(), Array::Of<bool>({true, true, true, true}, {2, 2})));
+}
+
 TEST(AttentionTest, PaddingMaskCountsKeys) {
   EXPECT_TRUE(BitEqual(*PaddingMask(Value(Array::Of<int32_t>({0, 2, 5}, {3})), 2).ToArray(),
                        Array::Of<bool>({false, false, true, true, true, true}, {3, 1, 1, 2})));
