@@ -9,6 +9,7 @@
 #include "aqt/graph/basic_ops.h"
 #include "aqt/models/encoder.h"
 #include "aqt/models/post_norm.h"
+#include "aqt/models/weight_rules.h"
 #include "aqt/nn/layers/attention.h"
 #include "aqt/nn/layers/embed.h"
 #include "aqt/nn/layers/norm.h"
@@ -16,11 +17,11 @@
 namespace aqt::models {
 namespace {
 
-class Bert final : public Encoder {
+class Bert : public Encoder {
  public:
-  // Names of tensors may begin with `base`. Those of the layers that predict words begin with `head`.
-  Bert(ConfigFields& fields, std::string base, std::string head, int64_t first_position)
-      : base_(std::move(base)), head_(std::move(head)), first_position_(first_position) {
+  // Names of tensors may begin with `base`. Those of the layers that predict words begin with `words`.
+  Bert(ConfigFields& fields, absl::string_view base, std::string words, int64_t first_position)
+      : base_(absl::StrCat("(?:", base, "\\.)?")), words_(std::move(words)), first_position_(first_position) {
     facts_.vocabulary = fields.Count("vocab_size");
     facts_.width = layers_.width = fields.Count("hidden_size");
     positions_ = fields.Count("max_position_embeddings");
@@ -51,12 +52,11 @@ class Bert final : public Encoder {
 
   nn::WeightsMap Weights() const override {
     nn::WeightsMap map;
-    const std::string base = absl::StrCat("(?:", base_, "\\.)?");
-    AddRule(base + "embeddings\\.word_embeddings\\.weight", "words/embedding", map);
-    AddRule(base + "embeddings\\.position_embeddings\\.weight", "positions/embedding", map);
-    AddRule(base + "embeddings\\.token_type_embeddings\\.weight", "types/embedding", map);
-    AddNormRules(base + "embeddings\\.LayerNorm", "norm", map);
-    AddRules({.prefix = base + "encoder\\.layer\\.(\\d+)\\.",
+    AddRule(base_ + "embeddings\\.word_embeddings\\.weight", "words/embedding", map);
+    AddRule(base_ + "embeddings\\.position_embeddings\\.weight", "positions/embedding", map);
+    AddRule(base_ + "embeddings\\.token_type_embeddings\\.weight", "types/embedding", map);
+    AddNormRules(base_ + "embeddings\\.LayerNorm", "norm", /*bias=*/true, map);
+    AddRules({.prefix = base_ + "encoder\\.layer\\.(\\d+)\\.",
               .query = "attention\\.self\\.query",
               .key = "attention\\.self\\.key",
               .value = "attention\\.self\\.value",
@@ -66,25 +66,41 @@ class Bert final : public Encoder {
               .fc2 = "output\\.dense",
               .norm2 = "output\\.LayerNorm"},
              map);
-    Ignore(base + "embeddings\\.position_ids", map);  // 0, 1, 2, ...
-    Ignore(base + "pooler\\..*", map);
-    Ignore(head_ + "\\..*", map);
+    Ignore(base_ + "embeddings\\.position_ids", map);  // 0, 1, 2, ...
+    Ignore(words_ + "\\..*", map);
     return map;
   }
 
+  HeadLayers SequenceHead() const override { return {.dense = base_ + "pooler\\.dense", .classifier = "classifier"}; }
+
+ protected:
+  const std::string base_;
+
  private:
-  std::string base_, head_;
+  const std::string words_;
   PostNormOptions layers_;
   int64_t positions_ = 0;  // rows of the table
   int64_t first_position_ = 0;
+};
+
+class Roberta final : public Bert {
+ public:
+  explicit Roberta(ConfigFields& fields) : Bert(fields, "roberta", "lm_head", fields.Index("pad_token_id", 1) + 1) {}
+
+  nn::WeightsMap Weights() const override {
+    nn::WeightsMap map = Bert::Weights();
+    Ignore(base_ + "pooler\\..*", map);
+    return map;
+  }
+  HeadLayers SequenceHead() const override {
+    return {.dense = "classifier\\.dense", .classifier = "classifier\\.out_proj"};
+  }
 };
 
 }  // namespace
 
 std::unique_ptr<Encoder> MakeBert(ConfigFields& fields) { return std::make_unique<Bert>(fields, "bert", "cls", 0); }
 
-std::unique_ptr<Encoder> MakeRoberta(ConfigFields& fields) {
-  return std::make_unique<Bert>(fields, "roberta", "lm_head", fields.Index("pad_token_id", 1) + 1);
-}
+std::unique_ptr<Encoder> MakeRoberta(ConfigFields& fields) { return std::make_unique<Roberta>(fields); }
 
 }  // namespace aqt::models

@@ -33,27 +33,38 @@ class ConfigFields {
   int64_t Index(const std::string& name, int64_t otherwise);
   // A finite number above 0.
   double Positive(const std::string& name, double otherwise);
+  // A finite number from 0 on.
+  double NotNegative(const std::string& name, double otherwise);
   std::string Text(const std::string& name, const std::string& otherwise);
   // A string, or a list of strings.
   std::vector<std::string> Texts(const std::string& name);
   bool Flag(const std::string& name, bool otherwise);
   // A field that must be missing, null or one of `values`, as JSON: the code computes this case only.
   void Only(const std::string& name, std::initializer_list<const char*> values);
-  bool Has(const std::string& name) const;
+  // The values of an object {"0": ..., "1": ..., ...} in the order of their numbers; numbers as text. Empty if missing.
+  std::vector<std::string> Numbered(const std::string& name);
+  // The fields of an object; none if it is missing. Its errors are its own.
+  ConfigFields Object(const std::string& name);
+  // Fields that this model does not use, whatever they say.
+  void NotRead(std::initializer_list<const char*> names);
+  bool IsNull(const std::string& name);     // there, and null
+  bool Has(const std::string& name) const;  // there, and not null
   const std::string& source() const { return source_; }
   // Adds an error about this field.
   void Refuse(const std::string& name, absl::string_view expected);
 
+  // The first error so far.
+  const absl::Status& status() const { return status_; }
   // The first error; then Unimplemented, naming all of them, if there are fields that were not read and that are not
   // known to leave the result as it is (dropout, labels, dtype, versions, ...).
   absl::Status Finish() const;
 
  private:
-  struct Object;  // the parsed text
-  ConfigFields(std::shared_ptr<const Object> object, absl::string_view source)
+  struct Parsed;  // the parsed text
+  ConfigFields(std::shared_ptr<const Parsed> object, absl::string_view source)
       : object_(std::move(object)), source_(source) {}
 
-  std::shared_ptr<const Object> object_;
+  std::shared_ptr<const Parsed> object_;
   std::string source_;
   std::set<std::string> read_;
   absl::Status status_;

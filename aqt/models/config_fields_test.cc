@@ -31,6 +31,23 @@ TEST(ConfigFieldsTest, ReadsWhatIsThere) {
   EXPECT_TRUE(fields.Finish().ok()) << fields.Finish();
 }
 
+TEST(ConfigFieldsTest, ObjectsAndNumberedTexts) {
+  ConfigFields fields = Fields(R"({"id2label": {"1": "b", "0": "a", "2": 3}, "none": null, "factor": 0,
+      "block": {"x": 1, "y": 2}, "other": {"z": 1}})");
+  EXPECT_THAT(fields.Numbered("id2label"), ElementsAre("a", "b", "3"));
+  EXPECT_THAT(fields.Numbered("absent"), ElementsAre());
+  EXPECT_TRUE(fields.IsNull("none"));
+  EXPECT_FALSE(fields.IsNull("absent"));
+  EXPECT_EQ(fields.NotNegative("factor", 1), 0);
+  EXPECT_EQ(fields.NotNegative("absent", 1), 1);
+  ConfigFields block = fields.Object("block");
+  EXPECT_EQ(block.Count("x"), 1);
+  EXPECT_THAT(block.Finish().message(), HasSubstr("config.json: block: y is not known"));
+  EXPECT_TRUE(fields.Object("absent").Finish().ok());
+  fields.NotRead({"other"});
+  EXPECT_TRUE(fields.Finish().ok()) << fields.Finish();
+}
+
 TEST(ConfigFieldsTest, FieldsThatNobodyReadsAreRefused) {
   ConfigFields fields = Fields(R"({"n": 3, "rope_theta": 1.0, "sliding_window": 5, "use_cache": true})");
   fields.Count("n");
@@ -56,6 +73,13 @@ TEST(ConfigFieldsTest, WrongValuesAreNamed) {
   EXPECT_THAT(error(R"({"e": "x"})", [](ConfigFields& f) { f.Flag("e", true); }), HasSubstr("true or false"));
   EXPECT_THAT(error(R"({"e": 1})", [](ConfigFields& f) { f.Text("e", ""); }), HasSubstr("a string"));
   EXPECT_THAT(error(R"({"e": ["a", 1]})", [](ConfigFields& f) { f.Texts("e"); }), HasSubstr("a list of strings"));
+  for (const char* labels : {R"({"0": "a", "2": "b"})", R"({"a": "x"})", R"({"0": ["a"]})", R"(["a"])", "3"}) {
+    EXPECT_THAT(error(std::string("{\"id2label\": ") + labels + "}", [](ConfigFields& f) { f.Numbered("id2label"); }),
+                HasSubstr("id2label is "))
+        << labels;
+  }
+  EXPECT_THAT(error(R"({"e": 1})", [](ConfigFields& f) { f.Object("e"); }), HasSubstr("an object"));
+  EXPECT_THAT(error(R"({"e": -1})", [](ConfigFields& f) { f.NotNegative("e", 1); }), HasSubstr("a number from 0 on"));
   EXPECT_THAT(error(R"({"e": "rotary"})", [](ConfigFields& f) { f.Only("e", {R"("absolute")"}); }),
               HasSubstr("expected \"absolute\"; other cases are not computed"));
 }

@@ -5,6 +5,7 @@
 #include "aqt/graph/basic_ops.h"
 #include "aqt/models/encoder.h"
 #include "aqt/models/post_norm.h"
+#include "aqt/models/weight_rules.h"
 #include "aqt/nn/layers/attention.h"
 #include "aqt/nn/layers/embed.h"
 #include "aqt/nn/layers/norm.h"
@@ -41,7 +42,7 @@ class DistilBert final : public Encoder {
     nn::WeightsMap map;
     AddRule("(?:distilbert\\.)?embeddings\\.word_embeddings\\.weight", "words/embedding", map);
     AddRule("(?:distilbert\\.)?embeddings\\.position_embeddings\\.weight", "positions/embedding", map);
-    AddNormRules("(?:distilbert\\.)?embeddings\\.LayerNorm", "norm", map);
+    AddNormRules("(?:distilbert\\.)?embeddings\\.LayerNorm", "norm", /*bias=*/true, map);
     AddRules({.prefix = "(?:distilbert\\.)?transformer\\.layer\\.(\\d+)\\.",
               .query = "attention\\.q_lin",
               .key = "attention\\.k_lin",
@@ -55,6 +56,10 @@ class DistilBert final : public Encoder {
     Ignore("(?:distilbert\\.)?embeddings\\.position_ids", map);  // 0, 1, 2, ...
     Ignore("vocab_(?:transform|layer_norm|projector)\\..*", map);
     return map;
+  }
+
+  HeadLayers SequenceHead() const override {
+    return {.dense = "pre_classifier", .activation = Activation::kRelu, .classifier = "classifier"};
   }
 
  private:

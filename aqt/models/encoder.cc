@@ -4,7 +4,6 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "aqt/core/status_macros.h"
 #include "aqt/io/json.h"
 
 namespace aqt::models {
@@ -16,8 +15,8 @@ struct Family {
 };
 
 constexpr Family kFamilies[] = {
-    {"bert", MakeBert},   {"camembert", MakeRoberta}, {"distilbert", MakeDistilBert},
-    {"mpnet", MakeMpnet}, {"roberta", MakeRoberta},   {"xlm-roberta", MakeRoberta},
+    {"bert", MakeBert},   {"camembert", MakeRoberta},    {"distilbert", MakeDistilBert}, {"modernbert", MakeModernBert},
+    {"mpnet", MakeMpnet}, {"nomic_bert", MakeNomicBert}, {"roberta", MakeRoberta},       {"xlm-roberta", MakeRoberta},
 };
 
 }  // namespace
@@ -26,11 +25,7 @@ absl::StatusOr<std::unique_ptr<Encoder>> MakeEncoder(ConfigFields& fields) {
   const std::string type = fields.Text("model_type", "");
   std::string known;
   for (const Family& family : kFamilies) {
-    if (type == family.model_type) {
-      std::unique_ptr<Encoder> encoder = family.make(fields);
-      AQT_RETURN_IF_ERROR(fields.Finish());
-      return encoder;
-    }
+    if (type == family.model_type) return family.make(fields);
     absl::StrAppend(&known, known.empty() ? "" : ", ", family.model_type);
   }
   return absl::UnimplementedError(absl::StrCat(fields.source(), ": model_type is ",

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "aqt/graph/value.h"
 #include "aqt/models/config_fields.h"
+#include "aqt/models/head_layers.h"
 #include "aqt/nn/weights/weights_map.h"
 
 namespace aqt::models {
@@ -38,21 +39,26 @@ class Encoder {
 
   // Traces the model: f32 [batch, length, width]. Rows of tokens that do not count have no meaning.
   virtual Value Hidden(const EncoderInputs& inputs) const = 0;
-  // From the names of a checkpoint to the parameters of Hidden.
+  // From the names of a checkpoint to the parameters of Hidden. Tensors of the modules that head layers name are not
+  // mentioned, unless Hidden needs them.
   virtual nn::WeightsMap Weights() const = 0;
+  // The layers after Hidden in the family's classes ...ForSequenceClassification and ...ForTokenClassification.
+  virtual HeadLayers SequenceHead() const = 0;
+  virtual HeadLayers TokenHead() const { return {.reads = HeadLayers::Reads::kEach, .classifier = "classifier"}; }
 
  protected:
   EncoderFacts facts_;
 };
 
-// Each reads the fields of its family, without Finish.
+// Each reads the fields of its family.
 std::unique_ptr<Encoder> MakeBert(ConfigFields& fields);        // Devlin et al. 2018
 std::unique_ptr<Encoder> MakeRoberta(ConfigFields& fields);     // Liu et al. 2019; XLM-R, Conneau et al. 2019
 std::unique_ptr<Encoder> MakeDistilBert(ConfigFields& fields);  // Sanh et al. 2019
 std::unique_ptr<Encoder> MakeMpnet(ConfigFields& fields);       // Song et al. 2020
+std::unique_ptr<Encoder> MakeNomicBert(ConfigFields& fields);   // Nussbaum et al. 2024
+std::unique_ptr<Encoder> MakeModernBert(ConfigFields& fields);  // Warner et al. 2024
 
-// By the field model_type. Unimplemented, naming the known ones, for another; InvalidArgument or Unimplemented, naming
-// the field, if the configuration has a value or a field that the family's code does not compute.
+// By the field model_type, without ConfigFields::Finish. Unimplemented, naming the known ones, for another.
 absl::StatusOr<std::unique_ptr<Encoder>> MakeEncoder(ConfigFields& fields);
 
 }  // namespace aqt::models

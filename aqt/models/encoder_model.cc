@@ -10,8 +10,8 @@
 #include "aqt/graph/trace.h"
 #include "aqt/io/printable.h"
 #include "aqt/io/tensors/checkpoint.h"
-#include "aqt/models/config_fields.h"
-#include "aqt/models/post_norm.h"
+#include "aqt/models/architecture.h"
+#include "aqt/models/weight_rules.h"
 #include "aqt/nn/serve/serve.h"
 #include "aqt/stored/dequantized_source.h"
 #include "aqt/stored/stored_config.h"
@@ -93,7 +93,7 @@ absl::Status LoadDense(const io::FileSystem& fs, absl::string_view folder, const
 
 }  // namespace
 
-absl::StatusOr<Program> EncoderModel::Trace(int64_t batch, int64_t length, bool types, bool pooled) const {
+absl::StatusOr<Program> EncoderModel::Trace(int64_t batch, int64_t length, bool types, const Slot& output) const {
   if (batch < 1 || length < 1 || length > facts().max_length) {
     return absl::InvalidArgumentError(absl::StrCat("a batch of ", batch, " texts of ", length,
                                                    " tokens, expected at least 1 of each, and at most the ",
@@ -108,17 +108,26 @@ absl::StatusOr<Program> EncoderModel::Trace(int64_t batch, int64_t length, bool 
     EncoderInputs encoder_inputs = {in[0], in[1], std::nullopt};
     if (types) encoder_inputs.types = in[2];
     const Value hidden = encoder_->Hidden(encoder_inputs);
-    return {pooled ? Pool(hidden, in[1], pooling_) : hidden};
+    if (output == kHidden) return {hidden};
+    if (output == kEmbeddings) return {Pool(hidden, in[1], pooling_)};
+    return {Logits(hidden, in[1], head_->layers, static_cast<int64_t>(head_->labels.size()))};
   };
-  return aqt::Trace(trace, inputs, std::vector<Slot>{pooled ? kEmbeddings : kHidden});
+  return aqt::Trace(trace, inputs, std::vector<Slot>{output});
 }
 
 absl::StatusOr<Program> EncoderModel::HiddenProgram(int64_t batch, int64_t length, bool types) const {
-  return Trace(batch, length, types, /*pooled=*/false);
+  return Trace(batch, length, types, kHidden);
 }
 
 absl::StatusOr<Program> EncoderModel::EmbeddingProgram(int64_t batch, int64_t length, bool types) const {
-  return Trace(batch, length, types, /*pooled=*/true);
+  return Trace(batch, length, types, kEmbeddings);
+}
+
+absl::StatusOr<Program> EncoderModel::LogitsProgram(int64_t batch, int64_t length, bool types) const {
+  if (head_.has_value()) return Trace(batch, length, types, kLogits);
+  return absl::FailedPreconditionError(
+      "the model has no classes: architectures of config.json names no ...ForSequenceClassification and no "
+      "...ForTokenClassification");
 }
 
 EncoderModel EncoderModel::WithoutWeights() const {
@@ -136,17 +145,18 @@ absl::StatusOr<PreparedProgram> EncoderModel::Serve(absl::Span<const Program> pr
 
 absl::StatusOr<EncoderModel> ModelFromFolder(const io::FileSystem& fs, absl::string_view folder) {
   EncoderModel model;
-  AQT_ASSIGN_OR_RETURN(ConfigFields fields, ConfigFields::Open(fs, io::JoinPath(folder, "config.json")));
-  AQT_ASSIGN_OR_RETURN(model.encoder_, MakeEncoder(fields));
-  AQT_ASSIGN_OR_RETURN(model.pooling_, ReadPooling(fs, folder, model.facts().width));
+  AQT_ASSIGN_OR_RETURN(Architecture architecture, ReadArchitecture(fs, folder));
+  nn::WeightsMap map = architecture.Weights();
+  model.encoder_ = std::move(architecture.encoder);
+  model.pooling_ = std::move(architecture.pooling);
+  model.head_ = std::move(architecture.head);
   AQT_ASSIGN_OR_RETURN(const FloatTensors tensors, OpenTensors(fs, folder, model.notes_));
-  nn::WeightsMap map = model.encoder_->Weights();
   const std::set<std::string> ignored = DropUnusedIgnores(tensors.source(), map);
   if (!ignored.empty()) {
     model.notes_.push_back(absl::StrCat("not used: tensors of ", absl::StrJoin(ignored, ", ")));
   }
   for (nn::WeightRule& rule : map.rules) rule.cast = rule.slot.has_value();
-  AQT_ASSIGN_OR_RETURN(const Program program, model.HiddenProgram(1, 1));
+  AQT_ASSIGN_OR_RETURN(const Program program, model.Trace(1, 1, /*types=*/false, model.head_ ? kLogits : kHidden));
   AQT_ASSIGN_OR_RETURN(SlotValues weights, nn::LoadWeights(map, tensors.source(), program));
   AQT_RETURN_IF_ERROR(LoadDense(fs, folder, model.pooling_, weights));
   model.weights_ = std::make_shared<const SlotValues>(std::move(weights));

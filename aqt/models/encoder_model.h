@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@
 #include "aqt/graph/program.h"
 #include "aqt/io/file.h"
 #include "aqt/models/encoder.h"
+#include "aqt/models/head.h"
 #include "aqt/models/pooling.h"
 #include "aqt/runtime/prepared_program.h"
 #include "aqt/transforms/quantize/inject.h"
@@ -31,12 +33,16 @@ inline const Slot kLengths{SlotKind::kData, "lengths"};        // s32 [batch]: t
 inline const Slot kTypes{SlotKind::kData, "types"};            // s32 [batch, length]: numbers of segments
 inline const Slot kHidden{SlotKind::kData, "hidden"};          // f32 [batch, length, width]
 inline const Slot kEmbeddings{SlotKind::kData, "embeddings"};  // f32 [batch, pooling().width]
+// f32 [batch, labels], or f32 [batch, length, labels] for a head that classifies tokens.
+inline const Slot kLogits{SlotKind::kData, "logits"};
 
 // Immutable; cheap to copy.
 class EncoderModel {
  public:
   const EncoderFacts& facts() const { return encoder_->facts(); }
   const Pooling& pooling() const { return pooling_; }
+  // The classes, if the folder's model has any.
+  const std::optional<Head>& head() const { return head_; }
   // The parameters of all programs, in f32.
   const SlotValues& weights() const { return *weights_; }
   // The same model without weights(), for programs that get them from elsewhere.
@@ -49,24 +55,27 @@ class EncoderModel {
   absl::StatusOr<Program> HiddenProgram(int64_t batch, int64_t length, bool types = false) const;
   // The same -> kEmbeddings.
   absl::StatusOr<Program> EmbeddingProgram(int64_t batch, int64_t length, bool types = false) const;
+  // The same -> kLogits. FailedPrecondition without a head.
+  absl::StatusOr<Program> LogitsProgram(int64_t batch, int64_t length, bool types = false) const;
   // The programs with the model's weights, which are quantized as `config` says. An empty config: in floating point.
   absl::StatusOr<PreparedProgram> Serve(absl::Span<const Program> programs, const InjectConfig& config) const;
 
  private:
   friend absl::StatusOr<EncoderModel> ModelFromFolder(const io::FileSystem& fs, absl::string_view folder);
   EncoderModel() = default;
-  absl::StatusOr<Program> Trace(int64_t batch, int64_t length, bool types, bool pooled) const;
+  absl::StatusOr<Program> Trace(int64_t batch, int64_t length, bool types, const Slot& output) const;
 
   std::shared_ptr<const Encoder> encoder_;
   Pooling pooling_;
+  std::optional<Head> head_;
   std::shared_ptr<const SlotValues> weights_;
   std::vector<std::string> notes_;
 };
 
 // Reads config.json, modules.json and the folders that it names, and the weights: safetensors in floating point, or
-// quantized in a layout that stored::DequantizedSource reads. NotFound if a file is missing; the errors of MakeEncoder,
-// ReadPooling, io::Checkpoint::Open, stored::DequantizedSource::Open and nn::LoadWeights: a tensor without a place in
-// the model, and a place without a tensor, are errors by name.
+// quantized in a layout that stored::DequantizedSource reads. NotFound if a file is missing; the errors of
+// ReadArchitecture, io::Checkpoint::Open, stored::DequantizedSource::Open and nn::LoadWeights: a tensor without a place
+// in the model, and a place without a tensor, are errors by name.
 absl::StatusOr<EncoderModel> ModelFromFolder(const io::FileSystem& fs, absl::string_view folder);
 
 }  // namespace aqt::models

@@ -10,6 +10,7 @@
 #include "aqt/graph/basic_ops.h"
 #include "aqt/models/encoder.h"
 #include "aqt/models/post_norm.h"
+#include "aqt/models/weight_rules.h"
 #include "aqt/nn/layers/attention.h"
 #include "aqt/nn/layers/embed.h"
 #include "aqt/nn/layers/norm.h"
@@ -61,7 +62,7 @@ class Mpnet final : public Encoder {
     nn::WeightsMap map;
     AddRule("(?:mpnet\\.)?embeddings\\.word_embeddings\\.weight", "words/embedding", map);
     AddRule("(?:mpnet\\.)?embeddings\\.position_embeddings\\.weight", "positions/embedding", map);
-    AddNormRules("(?:mpnet\\.)?embeddings\\.LayerNorm", "norm", map);
+    AddNormRules("(?:mpnet\\.)?embeddings\\.LayerNorm", "norm", /*bias=*/true, map);
     AddRule("(?:mpnet\\.)?encoder\\.relative_attention_bias\\.weight", "distances/embedding", map);
     AddRules({.prefix = "(?:mpnet\\.)?encoder\\.layer\\.(\\d+)\\.",
               .query = "attention\\.attn\\.q",
@@ -77,6 +78,10 @@ class Mpnet final : public Encoder {
     Ignore("(?:mpnet\\.)?pooler\\..*", map);
     Ignore("lm_head\\..*", map);
     return map;
+  }
+
+  HeadLayers SequenceHead() const override {
+    return {.dense = "classifier\\.dense", .classifier = "classifier\\.out_proj"};
   }
 
  private:

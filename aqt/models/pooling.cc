@@ -126,14 +126,53 @@ absl::StatusOr<DenseStep> ReadDense(const io::FileSystem& fs, const std::string&
   return dense;
 }
 
+// The longest text by model_max_length of tokenizer_config.json; 0 if it is missing, or a number that means "any".
+absl::StatusOr<int64_t> TokenizerMaxLength(const io::FileSystem& fs, absl::string_view folder) {
+  absl::StatusOr<ConfigFields> fields = ConfigFields::Open(fs, io::JoinPath(folder, "tokenizer_config.json"));
+  if (absl::IsNotFound(fields.status())) return 0;
+  AQT_RETURN_IF_ERROR(fields.status());
+  constexpr double kAny = int64_t{1} << 31;
+  const double length = fields->Positive("model_max_length", kAny);
+  AQT_RETURN_IF_ERROR(fields->status());
+  return length < kAny ? static_cast<int64_t>(length) : 0;
+}
+
 absl::Status ReadLimits(const io::FileSystem& fs, absl::string_view folder, Pooling& pooling) {
-  const std::string path = io::JoinPath(folder, "sentence_bert_config.json");
-  const absl::StatusOr<ConfigFields> opened = ConfigFields::Open(fs, path);
-  if (absl::IsNotFound(opened.status())) return absl::OkStatus();
-  AQT_ASSIGN_OR_RETURN(ConfigFields fields, opened);
-  pooling.max_length = fields.Has("max_seq_length") ? fields.Count("max_seq_length") : 0;
-  pooling.lower_case = fields.Flag("do_lower_case", false);
-  return fields.Finish();
+  absl::StatusOr<ConfigFields> fields = ConfigFields::Open(fs, io::JoinPath(folder, "sentence_bert_config.json"));
+  if (fields.ok()) {
+    pooling.max_length = fields->Has("max_seq_length") ? fields->Count("max_seq_length") : 0;
+    pooling.lower_case = fields->Flag("do_lower_case", false);
+    // Since version 6: which class of transformers is loaded, and which of its outputs is taken.
+    fields->Only("transformer_task", {R"("feature-extraction")", R"("sequence-classification")"});
+    fields->Only("modality_config", {R"({"text":{"method":"forward","method_output_name":"last_hidden_state"}})",
+                                     R"({"text":{"method":"forward","method_output_name":"logits"}})"});
+    fields->Only("module_output_name", {R"("token_embeddings")", R"("scores")"});
+    for (const char* name : {"query_length", "document_length", "query_expansion"}) fields->Only(name, {"null"});
+    fields->Only("processing_kwargs", {"{}"});
+    fields->NotRead({"max_seq_length", "unpad_inputs"});
+    AQT_RETURN_IF_ERROR(fields->Finish());
+  } else if (!absl::IsNotFound(fields.status())) {
+    return fields.status();
+  }
+  if (pooling.max_length > 0) return absl::OkStatus();
+  AQT_ASSIGN_OR_RETURN(pooling.max_length, TokenizerMaxLength(fs, folder));
+  return absl::OkStatus();
+}
+
+// The text that sentence-transformers puts before each text.
+absl::Status ReadPrompt(const io::FileSystem& fs, absl::string_view folder, Pooling& pooling) {
+  absl::StatusOr<ConfigFields> fields =
+      ConfigFields::Open(fs, io::JoinPath(folder, "config_sentence_transformers.json"));
+  if (absl::IsNotFound(fields.status())) return absl::OkStatus();
+  AQT_RETURN_IF_ERROR(fields.status());
+  const std::string name = fields->Text("default_prompt_name", "");
+  AQT_RETURN_IF_ERROR(fields->status());
+  if (name.empty()) return absl::OkStatus();
+  ConfigFields prompts = fields->Object("prompts");
+  AQT_RETURN_IF_ERROR(fields->status());
+  if (!prompts.Has(name)) prompts.Refuse(name, "the text of the default prompt");
+  pooling.prompt = prompts.Text(name, "");
+  return prompts.status();
 }
 
 // Adds the steps of modules.json.
@@ -196,8 +235,10 @@ absl::StatusOr<Pooling> ReadPooling(const io::FileSystem& fs, absl::string_view 
   Pooling pooling;
   pooling.width = width;
   AQT_RETURN_IF_ERROR(ReadSteps(fs, folder, pooling));
-  if (pooling.steps.empty()) pooling.steps.emplace_back(PoolTokens{{PoolMode::kMean}});
+  pooling.given = !pooling.steps.empty();
+  if (!pooling.given) pooling.steps.emplace_back(PoolTokens{{PoolMode::kMean}});
   AQT_RETURN_IF_ERROR(ReadLimits(fs, folder, pooling));
+  AQT_RETURN_IF_ERROR(ReadPrompt(fs, folder, pooling));
   return pooling;
 }
 

@@ -40,13 +40,17 @@ using PoolingStep = std::variant<PoolTokens, DenseStep, Normalize>;
 
 struct Pooling {
   std::vector<PoolingStep> steps;
+  bool given = false;       // whether the folder says how; else the mean is taken
   int64_t width = 0;        // of the result
-  int64_t max_length = 0;   // of a text in tokens, by sentence_bert_config.json; 0: not given
+  int64_t max_length = 0;   // of a text in tokens, by the folder; 0: not given
   bool lower_case = false;  // texts are changed to lower case before they become tokens
+  std::string prompt = {};  // put before each text, or the first of a pair
 };
 
 // Reads modules.json and the steps' folders. A folder without modules.json has the steps that sentence-transformers
-// adds itself: the mean. `width` is that of the tokens' vectors. Unimplemented, naming file and field, for a step, a
+// adds itself: the mean. The longest text is max_seq_length of sentence_bert_config.json, else model_max_length of
+// tokenizer_config.json; the prompt is the one that default_prompt_name of config_sentence_transformers.json names.
+// `width` is that of the tokens' vectors. Unimplemented, naming file and field, for a step, a
 // mode or an activation that is not computed; InvalidArgument for widths that do not fit.
 absl::StatusOr<Pooling> ReadPooling(const io::FileSystem& fs, absl::string_view folder, int64_t width);
 

@@ -9,23 +9,17 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/string_view.h"
 #include "aqt/graph/value.h"
+#include "aqt/models/activation.h"
 #include "aqt/models/config_fields.h"
-#include "aqt/models/encoder.h"
 #include "aqt/nn/weights/weights_map.h"
 
 namespace aqt::models {
 
-// The function between the two layers of a network for each token.
-enum class HiddenActivation : uint8_t { kGelu, kGeluTanh, kRelu, kSilu };
-// The field `name`; "gelu" if it is missing.
-HiddenActivation ReadActivation(ConfigFields& fields, const std::string& name);
-
 struct PostNormOptions {
   int64_t layers = 0, heads = 0, width = 0, hidden = 0;
-  double epsilon = 1e-12;  // of the norms
-  HiddenActivation activation = HiddenActivation::kGelu;
+  double epsilon = 1e-12;                     // of the norms
+  Activation activation = Activation::kGelu;  // between the two layers of the network for each token
 };
 // Refuses a number of heads that does not divide the width.
 void CheckHeads(const PostNormOptions& options, const std::string& heads_field, ConfigFields& fields);
@@ -47,10 +41,6 @@ struct PostNormNames {
 };
 // The rules for the parameters of PostNormLayers. torch stores [out, in], with the heads in one axis.
 void AddRules(const PostNormNames& names, nn::WeightsMap& map);
-// The rules for the parameters scale and bias of a LayerNorm with this module name and scope.
-void AddNormRules(absl::string_view module, absl::string_view scope, nn::WeightsMap& map);
-void AddRule(absl::string_view tensor, absl::string_view param, nn::WeightsMap& map);
-void Ignore(absl::string_view tensor, nn::WeightsMap& map);
 
 }  // namespace aqt::models
 

@@ -1,0 +1,27 @@
+#include "aqt/models/architecture.h"
+
+#include "aqt/core/status_macros.h"
+#include "aqt/models/config_fields.h"
+
+namespace aqt::models {
+
+nn::WeightsMap Architecture::Weights() const {
+  nn::WeightsMap map = encoder->Weights();
+  const HeadLayers used = head.has_value() ? head->layers : HeadLayers();
+  if (head.has_value()) AddHeadRules(used, map);
+  for (const HeadLayers& layers : {encoder->SequenceHead(), encoder->TokenHead()}) IgnoreHead(layers, used, map);
+  return map;
+}
+
+absl::StatusOr<Architecture> ReadArchitecture(const io::FileSystem& fs, absl::string_view folder) {
+  Architecture result;
+  AQT_ASSIGN_OR_RETURN(ConfigFields fields, ConfigFields::Open(fs, io::JoinPath(folder, "config.json")));
+  AQT_ASSIGN_OR_RETURN(result.encoder, MakeEncoder(fields));
+  AQT_RETURN_IF_ERROR(fields.status());
+  AQT_ASSIGN_OR_RETURN(result.pooling, ReadPooling(fs, folder, result.encoder->facts().width));
+  AQT_ASSIGN_OR_RETURN(result.head, ReadHead(fs, folder, *result.encoder, result.pooling.given, fields));
+  AQT_RETURN_IF_ERROR(fields.Finish());
+  return result;
+}
+
+}  // namespace aqt::models
