@@ -29,13 +29,12 @@ struct TextEmbedding {
 class TextEmbedder {
  public:
   // The weights are quantized as `config` says; an empty one computes in floating point. The errors of ModelFromFolder
-  // and tokenizers::Tokenizer::Open; Unimplemented for a folder whose texts are changed to lower case outside of the
-  // tokenizer; InvalidArgument, with both numbers, if the tokenizer has ids that the model does not know.
+  // and TextTokens::Open.
   static absl::StatusOr<TextEmbedder> Open(const io::FileSystem& fs, absl::string_view folder,
                                            const InjectConfig& config = {});
 
   const EncoderModel& model() const;
-  // The longest text in tokens: what the model and sentence_bert_config.json allow.
+  // The longest text in tokens: what the model and the folder allow.
   int64_t max_length() const;
 
   // A longer text is cut off. Each text is computed alone, so that its bits do not depend on other texts. It is padded

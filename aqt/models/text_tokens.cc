@@ -26,17 +26,31 @@ absl::StatusOr<TextTokens> TextTokens::Open(const io::FileSystem& fs, absl::stri
   TextTokens tokens;
   const int64_t given = model.pooling().max_length;
   tokens.max_length_ = given > 0 ? std::min(given, model.facts().max_length) : model.facts().max_length;
+  tokens.prompt_ = model.pooling().prompt;
   tokens.tokenizer_ = std::make_shared<const tokenizers::Tokenizer>(std::move(tokenizer));
   return tokens;
 }
 
-absl::StatusOr<tokenizers::Encoding> TextTokens::Encode(absl::string_view text,
-                                                        std::optional<absl::string_view> second) const {
+absl::StatusOr<tokenizers::Encoding> TextTokens::Encode(absl::string_view text, std::optional<absl::string_view> second,
+                                                        bool offsets) const {
   tokenizers::EncodeOptions options;
   options.max_length = max_length_;
+  options.longest_first = true;
+  options.offsets = offsets;
+  std::string with_prompt;
+  if (!prompt_.empty()) {
+    with_prompt = absl::StrCat(prompt_, text);
+    text = with_prompt;
+  }
   AQT_ASSIGN_OR_RETURN(tokenizers::Encoding encoding, second.has_value() ? tokenizer_->Encode(text, *second, options)
                                                                          : tokenizer_->Encode(text, options));
   if (encoding.ids.empty()) return absl::InvalidArgumentError("the text has no tokens, expected at least one");
+  const auto skipped = static_cast<uint32_t>(prompt_.size());
+  if (skipped == 0 || second.has_value()) return encoding;
+  for (auto& [begin, end] : encoding.offsets) {
+    begin -= std::min(begin, skipped);
+    end -= std::min(end, skipped);
+  }
   return encoding;
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -20,19 +21,22 @@ class TextTokens {
   // tokenizer; InvalidArgument, with both numbers, if the tokenizer has ids that the model does not know.
   static absl::StatusOr<TextTokens> Open(const io::FileSystem& fs, absl::string_view folder, const EncoderModel& model);
 
-  // The tokens of a text or a pair, at most max_length(); more are cut off. InvalidArgument if there are none; the
-  // errors of Tokenizer::Encode.
+  // The tokens of a text or a pair, at most max_length(); more are cut off. A prompt of the folder (Pooling::prompt) is
+  // put before the text, and counts as part of it. With `offsets` also the bytes of each token; those of a single text
+  // without the prompt, whose tokens have (0, 0). InvalidArgument if there are none; the errors of Tokenizer::Encode.
   absl::StatusOr<tokenizers::Encoding> Encode(absl::string_view text,
-                                              std::optional<absl::string_view> second = std::nullopt) const;
+                                              std::optional<absl::string_view> second = std::nullopt,
+                                              bool offsets = false) const;
 
   const tokenizers::Tokenizer& tokenizer() const { return *tokenizer_; }
-  // The longest text in tokens: what the model and sentence_bert_config.json allow.
+  // The longest text in tokens: what the model and the folder allow (Pooling::max_length).
   int64_t max_length() const { return max_length_; }
 
  private:
   TextTokens() = default;
   std::shared_ptr<const tokenizers::Tokenizer> tokenizer_;
   int64_t max_length_ = 0;
+  std::string prompt_;
 };
 
 }  // namespace aqt::models

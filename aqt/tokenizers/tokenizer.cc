@@ -183,6 +183,7 @@ void AppendTokens(const Input& input, int32_t type_id, const std::vector<TrimOff
   for (const Token& token : input.tokenized.tokens) {
     encoding.ids.push_back(token.id);
     encoding.type_ids.push_back(type_id);
+    encoding.special_tokens_mask.push_back(0);
     if (with_offsets) encoding.offsets.push_back(offsets.Of(token, is_first));
     is_first = false;
   }
@@ -209,7 +210,9 @@ absl::StatusOr<Encoding> EncodeInputs(const Tokenizer::Parts& parts, std::vector
       return absl::InvalidArgumentError(
           absl::StrCat("max_length is ", *max, "; the special tokens alone are ", num_special, ": raise it"));
     }
-    AQT_RETURN_IF_ERROR(Truncate(parts.truncation, static_cast<size_t>(*max - num_special), inputs[0].tokenized,
+    Truncation truncation = parts.truncation;
+    if (options.longest_first) truncation.strategy = Truncation::kLongestFirst;
+    AQT_RETURN_IF_ERROR(Truncate(truncation, static_cast<size_t>(*max - num_special), inputs[0].tokenized,
                                  is_pair ? &inputs[1].tokenized : nullptr));
   }
   encoding.num_truncated -= count();
@@ -224,6 +227,7 @@ absl::StatusOr<Encoding> EncodeInputs(const Tokenizer::Parts& parts, std::vector
       if (!options.add_special_tokens) break;
       encoding.ids.push_back(id);
       encoding.type_ids.push_back(part.type_id);
+      encoding.special_tokens_mask.push_back(1);
       if (options.offsets) encoding.offsets.emplace_back(0, 0);
     }
   }

@@ -23,14 +23,17 @@ struct EncodeOptions {
   // At most this number of tokens, special ones included; without a value, the file's own "truncation", if it has one.
   // The file's direction and strategy are used in both cases (default: tokens at the end go, of the longer text first).
   std::optional<int64_t> max_length;
+  // The longer text of a pair loses tokens first, whatever the file's strategy: truncation=True of transformers.
+  bool longest_first = false;
   // Whether to fill Encoding::offsets.
   bool offsets = false;
 };
 
 struct Encoding {
   std::vector<int32_t> ids;
-  std::vector<int32_t> type_ids;        // which text of a pair, as the post_processor counts
-  std::vector<int32_t> attention_mask;  // all 1: there is no padding
+  std::vector<int32_t> type_ids;             // which text of a pair, as the post_processor counts
+  std::vector<int32_t> attention_mask;       // all 1: there is no padding
+  std::vector<int32_t> special_tokens_mask;  // 1 for tokens that the post_processor adds, else 0
   // For each token the bytes [first, second) of its text that it comes from; (0, 0) for special ones.
   std::vector<std::pair<uint32_t, uint32_t>> offsets;
   int64_t num_truncated = 0;  // tokens that max_length removed

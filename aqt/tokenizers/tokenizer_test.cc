@@ -86,12 +86,23 @@ TEST(Tokenizer, PairsAndTruncation) {
   ASSERT_TRUE(pair.ok()) << pair.status();
   EXPECT_THAT(pair->ids, ElementsAre(2, 4, 4, 3, 7, 8, 3));
   EXPECT_THAT(pair->type_ids, ElementsAre(0, 0, 0, 0, 1, 1, 1));
+  EXPECT_THAT(pair->special_tokens_mask, ElementsAre(1, 0, 0, 1, 0, 0, 1));
   EXPECT_EQ(pair->num_truncated, 5);
   options.max_length = 2;
   EXPECT_THAT(tokenizer.Encode("un", options)->ids, ElementsAre(2, 3));
   options.max_length = 1;
   EXPECT_EQ(tokenizer.Encode("un", options).status().message(),
             "max_length is 1; the special tokens alone are 2: raise it");
+}
+
+TEST(Tokenizer, TheCallerMayWantTheLongerTextCut) {
+  Json json = Json::parse(kWordPiece);
+  json["truncation"] = {{"max_length", 7}, {"strategy", "OnlySecond"}, {"stride", 0}, {"direction", "Right"}};
+  const Tokenizer tokenizer = Make(json);
+  EXPECT_FALSE(tokenizer.Encode("un un un un un", "cafe ! ! !").ok());
+  EncodeOptions options;
+  options.longest_first = true;
+  EXPECT_THAT(tokenizer.Encode("un un un un un", "cafe ! ! !", options)->ids, ElementsAre(2, 4, 4, 3, 7, 8, 3));
 }
 
 TEST(Tokenizer, TheFilesTruncationAndPadding) {
