@@ -73,25 +73,32 @@ absl::StatusOr<int> Fit(const WeightGroup& group, absl::string_view module) {
   return best;
 }
 
+// The group of a module.
+struct FoundGroup {
+  const WeightGroup* group = nullptr;
+  bool knows_input = true;  // false: groups with the same weights and other inputs fit as well
+};
+
 // Finds the group of each module.
 class Groups {
  public:
   explicit Groups(const StoredConfig& config) : config_(config) {}
 
-  absl::StatusOr<const WeightGroup*> Of(absl::string_view module) const {
+  absl::StatusOr<FoundGroup> Of(absl::string_view module) const {
     const WeightGroup* found = nullptr;
     int best = 0;
-    bool one_scheme = true;
+    bool one_scheme = true, one_input = true;
     for (const WeightGroup& group : config_.groups) {
       one_scheme = one_scheme && group.SameScheme(config_.groups[0]);
+      one_input = one_input && group.input == config_.groups[0].input;
       AQT_ASSIGN_OR_RETURN(const int fit, Fit(group, module));
       if (fit > best) {
         best = fit;
         found = &group;
       }
     }
-    if (found != nullptr) return found;
-    if (one_scheme && !config_.groups.empty()) return &config_.groups[0];
+    if (found != nullptr) return FoundGroup{found};
+    if (one_scheme && !config_.groups.empty()) return FoundGroup{&config_.groups[0], one_input};
     return absl::InvalidArgumentError(absl::StrCat(config_.where, ": no group of config_groups has the module ",
                                                    io::Printable(module), " among its targets, though it has scales; ",
                                                    "add it to the group that it belongs to"));
@@ -174,10 +181,11 @@ absl::StatusOr<Shape> PlaceScales(const WeightGroup& group, int64_t o, int64_t i
 // One module.
 class Module {
  public:
-  Module(const PartReader& reader, const StoredConfig& config, const WeightGroup& group, std::string name)
+  Module(const PartReader& reader, const StoredConfig& config, const FoundGroup& found, std::string name)
       : reader_(reader),
         config_(config),
-        group_(group),
+        group_(*found.group),
+        knows_input_(found.knows_input),
         name_(std::move(name)),
         parts_(reader.source(), name_ + ".weight") {}
 
@@ -188,13 +196,34 @@ class Module {
     AQT_ASSIGN_OR_RETURN(const Shape shape, ReadShape(layout));
     AQT_ASSIGN_OR_RETURN(const Shape scale_shape, PlaceScales(group_, shape[0], shape[1], m_));
     AQT_RETURN_IF_ERROR(FindScales(layout, shape, scale_shape));
-    found.Add(MakeScaledMatrix(name_ + ".weight", shape, m_), parts_);
+    AQT_ASSIGN_OR_RETURN(const Product product, FindProduct());
+    found.Add(MakeScaledMatrix(name_ + ".weight", shape, m_, product), parts_);
     found.Drop(reader_.source(), name_,
                {".input_scale", ".input_zero_point", ".input_global_scale", ".output_scale", ".output_zero_point"});
     return absl::OkStatus();
   }
 
  private:
+  // How inputs are quantized, with the scale of static ones.
+  absl::StatusOr<Product> FindProduct() {
+    Product product = {.input = group_.input};
+    if (!knows_input_) product.unknown = "several groups of config_groups fit them, with other inputs";
+    if (group_.quantizes_output) product.unknown = "their outputs are quantized, too";
+    if (!product.unknown.empty() || !group_.input.has_value()) return product;
+    const InputArgs& input = *group_.input;
+    if (!input.symmetric) product.unknown = "their inputs have zero points";
+    if (input.dynamic != "false" || !product.unknown.empty()) return product;
+    const std::string name = name_ + ".input_scale";
+    if (reader_.source().Find(name) == nullptr) {
+      product.unknown = "their inputs have static scales, which are missing";
+      return product;
+    }
+    AQT_ASSIGN_OR_RETURN(product.input_scale, parts_.Need(name));
+    AQT_RETURN_IF_ERROR(parts_.CheckDType(*product.input_scale, kFloats));
+    if (product.input_scale->shape.num_elements() != 1) product.unknown = "their inputs have several static scales";
+    return product;
+  }
+
   // The shape of the weight, after a check of the codes.
   absl::StatusOr<Shape> ReadShape(Layout layout) {
     const io::TensorInfo& codes = *m_.codes;
@@ -292,6 +321,7 @@ class Module {
   const PartReader& reader_;
   const StoredConfig& config_;
   const WeightGroup& group_;
+  const bool knows_input_;
   const std::string name_;
   Parts parts_;
   ScaledMatrix m_;
@@ -327,8 +357,8 @@ class Format final : public StoredFormat {
         module = StemOf(tensor.name, ".weight");
         if (module.empty() || source.Find(absl::StrCat(module, ".weight_scale")) == nullptr) continue;
       }
-      AQT_ASSIGN_OR_RETURN(const WeightGroup* const group, groups.Of(module));
-      AQT_RETURN_IF_ERROR(Module(reader, config, *group, std::string(module)).AddTo(found));
+      AQT_ASSIGN_OR_RETURN(const FoundGroup group, groups.Of(module));
+      AQT_RETURN_IF_ERROR(Module(reader, config, group, std::string(module)).AddTo(found));
     }
     found.DropAll(source, {".k_scale", ".v_scale", ".q_scale", ".k_zero_point", ".v_zero_point"});
     return found;

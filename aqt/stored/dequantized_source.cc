@@ -79,8 +79,8 @@ absl::StatusOr<std::unique_ptr<DequantizedSource>> DequantizedSource::Open(const
         path, " is not quantized: there is no quantization_config, and no tensor has the name of a scale or of packed ",
         "values that is known"));
   }
-  std::unique_ptr<DequantizedSource> source(new DequantizedSource(base, dtype));
-  AQT_ASSIGN_OR_RETURN(StoredWeights found, format->Find(source->reader_, config));
+  std::unique_ptr<DequantizedSource> source(new DequantizedSource(base, config, dtype));
+  AQT_ASSIGN_OR_RETURN(StoredWeights found, format->Find(source->reader_, source->config_));
   std::set<absl::string_view> consumed;
   for (const io::TensorInfo* tensor : found.consumed) consumed.insert(tensor->name);
   AQT_RETURN_IF_ERROR(CheckLeftOver(base, *format, consumed));
@@ -90,6 +90,15 @@ absl::StatusOr<std::unique_ptr<DequantizedSource>> DequantizedSource::Open(const
         " that it is quantized (", format->name(), "); remove the quantization_config if it is a float checkpoint"));
   }
   AQT_RETURN_IF_ERROR(source->SetTensors(*format, std::move(found), consumed));
+  return source;
+}
+
+absl::StatusOr<std::unique_ptr<DequantizedSource>> DequantizedSource::OpenIfQuantized(const io::FileSystem& fs,
+                                                                                      const io::Checkpoint& base,
+                                                                                      DType dtype) {
+  AQT_ASSIGN_OR_RETURN(const StoredConfig config, ReadStoredConfig(fs, base));
+  absl::StatusOr<std::unique_ptr<DequantizedSource>> source = Open(base, config, dtype);
+  if (absl::IsFailedPrecondition(source.status())) return std::unique_ptr<DequantizedSource>();
   return source;
 }
 

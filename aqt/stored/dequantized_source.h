@@ -13,6 +13,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -20,10 +21,13 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "aqt/core/dtype.h"
+#include "aqt/io/file.h"
+#include "aqt/io/tensors/checkpoint.h"
 #include "aqt/io/tensors/tensor_source.h"
 #include "aqt/stored/part_reader.h"
 #include "aqt/stored/stored_config.h"
 #include "aqt/stored/stored_format.h"
+#include "aqt/stored/stored_weight.h"
 
 namespace aqt::stored {
 
@@ -31,6 +35,11 @@ namespace aqt::stored {
 // tensor and position, for an element that is not finite, or not in the dtype.
 class DequantizedSource final : public io::TensorSource {
  public:
+  // With the description that belongs to the checkpoint (ReadStoredConfig). Null if nothing shows that it is quantized;
+  // otherwise as below.
+  static absl::StatusOr<std::unique_ptr<DequantizedSource>> OpenIfQuantized(const io::FileSystem& fs,
+                                                                            const io::Checkpoint& base,
+                                                                            DType dtype = DType::kF32);
   // `dtype` is that of the quantized weights: kF32 (exact), or kBF16 or kF16 (the f32 value rounded once). `base` must
   // outlive the result. FailedPrecondition if nothing shows that `base` is quantized; DataLoss, naming the tensor, for
   // a quantized weight without all of its tensors, or a tensor without its weight; the errors of StoredFormat::Find.
@@ -46,16 +55,22 @@ class DequantizedSource final : public io::TensorSource {
   int64_t num_dequantized() const { return static_cast<int64_t>(weights_.size()); }
   // Whether the tensor of this name was quantized.
   bool IsDequantized(absl::string_view name) const { return FindWeight(name) != nullptr; }
+  // The stored form of the tensor of this name; null if it was not quantized.
+  const StoredWeight* FindWeight(absl::string_view name) const;
+  // Its codes: see StoredWeight::ReadCodes.
+  absl::StatusOr<WeightCodes> ReadCodes(const StoredWeight& weight) const { return weight.ReadCodes(reader_); }
+  const StoredConfig& config() const { return config_; }
 
  private:
-  DequantizedSource(const io::TensorSource& base, DType dtype) : base_(base), dtype_(dtype), reader_(base) {}
+  DequantizedSource(const io::TensorSource& base, StoredConfig config, DType dtype)
+      : base_(base), config_(std::move(config)), dtype_(dtype), reader_(base) {}
   absl::Status ReadBytes(const io::TensorInfo& tensor, int64_t offset, absl::Span<uint8_t> dst) const override;
-  const StoredWeight* FindWeight(absl::string_view name) const;
   // `consumed`: the names of the tensors that do not appear.
   absl::Status SetTensors(const StoredFormat& format, StoredWeights found, const std::set<absl::string_view>& consumed);
   absl::Status CheckFinite(const StoredWeight& weight, int64_t first_row, absl::Span<const float> values) const;
 
   const io::TensorSource& base_;
+  const StoredConfig config_;
   const DType dtype_;
   PartReader reader_;
   std::string format_;

@@ -1,22 +1,29 @@
 #include "aqt/stored/scaled_matrix.h"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "aqt/core/array.h"
 #include "aqt/core/check.h"
+#include "aqt/core/dtype.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/quant/weights/stored_values.h"
 
 namespace aqt::stored {
 namespace {
 
+// Elements of codes that are read at a time, at least a row.
+constexpr int64_t kCodesAtOnce = 1 << 16;
+
 class Matrix final : public StoredWeight {
  public:
-  Matrix(std::string name, Shape shape, ScaledMatrix matrix)
-      : StoredWeight(std::move(name), std::move(shape), matrix.codes), m_(matrix) {
+  Matrix(std::string name, Shape shape, ScaledMatrix matrix, std::optional<Product> product)
+      : StoredWeight(std::move(name), std::move(shape), matrix.codes), m_(matrix), product_(std::move(product)) {
     if (m_.batch_rows == 0) m_.batch_rows = std::max<int64_t>(rows(), 1);
   }
 
@@ -43,7 +50,77 @@ class Matrix final : public StoredWeight {
     return absl::OkStatus();
   }
 
+  std::string WhyNoCodes() const override {
+    if (!product_.has_value()) return StoredWeight::WhyNoCodes();
+    if (!product_->unknown.empty()) return product_->unknown;
+    if (m_.kind == CodeKind::kE2M1 || m_.kind == CodeKind::kE2M3) return "they are floats of 4 or 6 bits";
+    if (m_.powers || m_.divisor != nullptr || m_.factor != nullptr) return "their scales are 8-bit floats";
+    if (m_.zeros != nullptr) return "they have zero points";
+    if (m_.group_index != nullptr) return "their columns are in another order";
+    if (rows() == 0 || cols() == 0 || m_.batch_rows != rows()) return "they are not matrices";
+    if (m_.scale_cols > 1 && cols() % m_.unit_cols != 0) return "their last group or block is smaller";
+    return "";
+  }
+
+  absl::StatusOr<WeightCodes> ReadCodes(const PartReader& reader) const override {
+    if (const std::string why = WhyNoCodes(); !why.empty()) return StoredWeight::ReadCodes(reader);
+    WeightCodes codes;
+    codes.bits = m_.bits;
+    codes.input = product_->input;
+    AQT_ASSIGN_OR_RETURN(codes.scales, ReadScales(reader));
+    if (m_.codes->dtype == io::FileDType::kF8E4M3) {
+      AQT_ASSIGN_OR_RETURN(codes.values, reader.source().ReadArray(*m_.codes));
+      const auto* const bytes = static_cast<const uint8_t*>(codes.values.data());
+      const uint8_t* const end = bytes + codes.values.num_bytes();
+      const uint8_t* const nan = std::find_if(bytes, end, [](uint8_t code) { return (code & 0x7f) == 0x7f; });
+      if (nan != end) return NotFinite(reader, *m_.codes, nan - bytes, cols());
+    } else {
+      AQT_ASSIGN_OR_RETURN(codes.values, ReadIntegers(reader));
+    }
+    if (product_->input_scale == nullptr) return codes;
+    AQT_ASSIGN_OR_RETURN(const std::vector<float> scale, reader.Floats(*product_->input_scale, 0, 1));
+    if (!std::isfinite(scale[0]) || scale[0] <= 0) {
+      return absl::DataLossError(absl::StrCat(Describe(reader.source(), *product_->input_scale), " is ", scale[0],
+                                              "; expected a positive scale; download the checkpoint again"));
+    }
+    codes.input_scale = scale[0];
+    return codes;
+  }
+
  private:
+  static absl::Status NotFinite(const PartReader& reader, const io::TensorInfo& tensor, int64_t at, int64_t columns) {
+    return absl::DataLossError(absl::StrCat(Describe(reader.source(), tensor), ": element [", at / columns, ",",
+                                            at % columns, "] is a NaN or an infinity; the file is damaged"));
+  }
+
+  // One for each row and each column of scales.
+  absl::StatusOr<Array> ReadScales(const PartReader& reader) const {
+    const int64_t stored = ScaleRow(rows() - 1) + 1;
+    AQT_ASSIGN_OR_RETURN(const std::vector<float> scales, reader.Floats(*m_.scales, 0, stored * m_.scale_cols));
+    const auto bad = std::find_if(scales.begin(), scales.end(), [](float x) { return !std::isfinite(x); });
+    if (bad != scales.end()) return NotFinite(reader, *m_.scales, bad - scales.begin(), m_.scale_cols);
+    ArrayBuilder out = ArrayBuilder::ForOverwrite({DType::kF32, {rows(), m_.scale_cols}});
+    float* to = out.Mutable<float>().data();
+    for (int64_t r = 0; r < rows(); ++r, to += m_.scale_cols) {
+      std::copy_n(scales.data() + ScaleRow(r) * m_.scale_cols, m_.scale_cols, to);
+    }
+    return std::move(out).Build();
+  }
+
+  absl::StatusOr<Array> ReadIntegers(const PartReader& reader) const {
+    ArrayBuilder out = ArrayBuilder::ForOverwrite({DType::kS8, {rows(), cols()}});
+    int8_t* to = out.Mutable<int8_t>().data();
+    const int64_t at_once = std::max<int64_t>(1, kCodesAtOnce / cols());
+    std::vector<float> values(static_cast<size_t>(std::min(at_once, rows()) * cols()));
+    for (int64_t row = 0; row < rows(); row += at_once) {
+      const int64_t n = std::min(at_once, rows() - row);
+      AQT_RETURN_IF_ERROR(DecodeCodes(reader, row, n, values.data()));
+      to = std::transform(values.begin(), values.begin() + n * cols(), to,
+                          [](float value) { return static_cast<int8_t>(value); });
+    }
+    return std::move(out).Build();
+  }
+
   // The row of scales of a row.
   int64_t ScaleRow(int64_t r) const {
     return r / m_.batch_rows * m_.scale_rows_per_batch + r % m_.batch_rows / m_.unit_rows;
@@ -138,12 +215,14 @@ class Matrix final : public StoredWeight {
   }
 
   ScaledMatrix m_;
+  std::optional<Product> product_;
 };
 
 }  // namespace
 
-std::unique_ptr<StoredWeight> MakeScaledMatrix(std::string name, Shape shape, ScaledMatrix matrix) {
-  return std::make_unique<Matrix>(std::move(name), std::move(shape), matrix);
+std::unique_ptr<StoredWeight> MakeScaledMatrix(std::string name, Shape shape, ScaledMatrix matrix,
+                                               std::optional<Product> product) {
+  return std::make_unique<Matrix>(std::move(name), std::move(shape), matrix, std::move(product));
 }
 
 }  // namespace aqt::stored

@@ -5,8 +5,9 @@
 // them. This is what most formats are.
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
-#include <vector>
 
 #include "aqt/core/shape.h"
 #include "aqt/stored/stored_weight.h"
@@ -51,8 +52,16 @@ struct ScaledMatrix {
   const io::TensorInfo* group_index = nullptr;
 };
 
-// A weight of that name and shape.
-std::unique_ptr<StoredWeight> MakeScaledMatrix(std::string name, Shape shape, ScaledMatrix matrix);
+// How the product of a weight with its inputs is computed by a server.
+struct Product {
+  std::optional<InputArgs> input;               // null: with floats
+  const io::TensorInfo* input_scale = nullptr;  // of static inputs
+  std::string unknown;                          // why it is not known, as WhyNoCodes says it; empty if it is
+};
+
+// A weight of that name and shape. Without a product it has no WeightCodes.
+std::unique_ptr<StoredWeight> MakeScaledMatrix(std::string name, Shape shape, ScaledMatrix matrix,
+                                               std::optional<Product> product = std::nullopt);
 
 }  // namespace aqt::stored
 

@@ -129,28 +129,50 @@ struct Preset {
   absl::string_view strategy;
   int64_t group_size;
   int64_t block;
+  absl::string_view input;  // the kind of numbers, and how their scales are found; empty: not quantized
 };
 constexpr Preset kPresets[] = {
-    {"W8A8", 8, false, "channel", 0, 0},
-    {"INT8", 8, false, "channel", 0, 0},
-    {"W8A16", 8, false, "channel", 0, 0},
-    {"W4A16", 4, false, "group", 128, 0},
-    {"W4A16_ASYM", 4, false, "group", 128, 0},
-    {"W4A8", 4, false, "group", 128, 0},
-    {"W4AFP8", 4, false, "group", 128, 0},
-    {"INT4", 4, false, "channel", 0, 0},
-    {"FP8", 8, true, "tensor", 0, 0},
-    {"FP8_DYNAMIC", 8, true, "channel", 0, 0},
-    {"FP8_BLOCK", 8, true, "block", 0, 128},
-    {"NVFP4", 4, true, "tensor_group", 16, 0},
-    {"NVFP4A16", 4, true, "tensor_group", 16, 0},
-    {"MXFP4", 4, true, "group", 32, 0},
-    {"MXFP4A16", 4, true, "group", 32, 0},
-    {"MXFP6", 6, true, "group", 32, 0},
-    {"MXFP6A16", 6, true, "group", 32, 0},
-    {"MXFP8", 8, true, "group", 32, 0},
-    {"MXFP8A16", 8, true, "group", 32, 0},
+    {"W8A8", 8, false, "channel", 0, 0, "int token"},
+    {"INT8", 8, false, "channel", 0, 0, "int token"},
+    {"W8A16", 8, false, "channel", 0, 0, ""},
+    {"W4A16", 4, false, "group", 128, 0, ""},
+    {"W4A16_ASYM", 4, false, "group", 128, 0, ""},
+    {"W4A8", 4, false, "group", 128, 0, "int token"},
+    {"W4AFP8", 4, false, "group", 128, 0, "float token"},
+    {"INT4", 4, false, "channel", 0, 0, ""},
+    {"FP8", 8, true, "tensor", 0, 0, "float static"},
+    {"FP8_DYNAMIC", 8, true, "channel", 0, 0, "float token"},
+    {"FP8_BLOCK", 8, true, "block", 0, 128, "float group"},
+    {"NVFP4", 4, true, "tensor_group", 16, 0, "float local"},
+    {"NVFP4A16", 4, true, "tensor_group", 16, 0, ""},
+    {"MXFP4", 4, true, "group", 32, 0, "float group"},
+    {"MXFP4A16", 4, true, "group", 32, 0, ""},
+    {"MXFP6", 6, true, "group", 32, 0, "float group"},
+    {"MXFP6A16", 6, true, "group", 32, 0, ""},
+    {"MXFP8", 8, true, "group", 32, 0, "float group"},
+    {"MXFP8A16", 8, true, "group", 32, 0, ""},
 };
+
+// The `input` of a preset.
+std::optional<InputArgs> PresetInput(const Preset& preset) {
+  if (preset.input.empty()) return std::nullopt;
+  InputArgs input;
+  input.is_float = absl::StartsWith(preset.input, "float");
+  input.num_bits = input.is_float ? preset.bits : 8;
+  input.dynamic = "true";
+  if (absl::EndsWith(preset.input, "token")) {
+    input.strategy = "token";
+    input.num_bits = 8;
+  } else if (absl::EndsWith(preset.input, "static")) {
+    input.strategy = "tensor";
+    input.dynamic = "false";
+  } else {
+    input.strategy = absl::EndsWith(preset.input, "local") ? "tensor_group" : "group";
+    input.group_size = std::max(preset.group_size, preset.block);
+    if (absl::EndsWith(preset.input, "local")) input.dynamic = "local";
+  }
+  return input;
+}
 
 absl::StatusOr<WeightGroup> PresetGroup(const std::string& name, const Json& targets, const std::string& where) {
   const std::string upper = absl::AsciiStrToUpper(name);
@@ -164,6 +186,7 @@ absl::StatusOr<WeightGroup> PresetGroup(const std::string& name, const Json& tar
     group.strategy = std::string(preset.strategy);
     group.group_size = preset.group_size;
     group.block = {preset.block, preset.block};
+    group.input = PresetInput(preset);
     for (const Json& target : targets) {
       if (target.is_string()) group.targets.push_back(target.get<std::string>());
     }
@@ -171,6 +194,23 @@ absl::StatusOr<WeightGroup> PresetGroup(const std::string& name, const Json& tar
   }
   return Wrong(where, absl::StrCat("config_groups.", io::Printable(name)), targets,
                "an object with targets and weights, or the name of a preset with a list of targets");
+}
+
+absl::StatusOr<InputArgs> ParseInput(const Json& json, const std::string& path) {
+  if (!json.is_object()) return Wrong(path, "its value", json, "an object or null");
+  InputArgs input;
+  Fields args(json, path);
+  input.num_bits = args.Int({"num_bits"}).value_or(8);
+  input.is_float = args.Text({"type"}) == "float";
+  input.symmetric = args.Bool({"symmetric"}).value_or(true);
+  input.strategy = args.Text({"strategy"});
+  input.group_size = std::max<int64_t>(args.Int({"group_size"}).value_or(0), 0);
+  const Json& dynamic = At(json, "dynamic");
+  input.dynamic = dynamic.is_string() ? dynamic.get<std::string>() : "false";
+  if (dynamic.is_boolean()) input.dynamic = dynamic.get<bool>() ? "true" : "false";
+  if (input.strategy.empty()) input.strategy = input.group_size > 0 ? "group" : "tensor";
+  AQT_RETURN_IF_ERROR(args.status());
+  return input;
 }
 
 absl::StatusOr<WeightGroup> ParseGroup(const std::string& name, const Json& json, const std::string& where) {
@@ -198,6 +238,10 @@ absl::StatusOr<WeightGroup> ParseGroup(const std::string& name, const Json& json
     group.strategy = group.group_size == 0 ? "tensor" : group.group_size == -1 ? "channel" : "group";
   }
   group.group_size = std::max<int64_t>(group.group_size, 0);
+  if (const Json& input = At(json, "input_activations"); !input.is_null()) {
+    AQT_ASSIGN_OR_RETURN(group.input, ParseInput(input, path + ".input_activations"));
+  }
+  group.quantizes_output = !At(json, "output_activations").is_null();
   return group;
 }
 

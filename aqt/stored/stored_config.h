@@ -17,6 +17,17 @@
 
 namespace aqt::stored {
 
+// How a server of the quantized model quantizes the inputs of a module, in the words of compressed-tensors.
+struct InputArgs {
+  int64_t num_bits = 8;
+  bool is_float = false;
+  bool symmetric = true;
+  std::string strategy;           // "token", "tensor", "group", "tensor_group"
+  int64_t group_size = 0;         // of "group"
+  std::string dynamic = "false";  // "true": scales of each input; "false": a stored one; "local": both (NVFP4)
+  bool operator==(const InputArgs&) const = default;
+};
+
 // The weights of one of the `config_groups` of compressed-tensors.
 struct WeightGroup {
   std::string name;                  // "group_0"
@@ -28,6 +39,8 @@ struct WeightGroup {
   std::string strategy;  // "tensor", "channel", "group", "tensor_group", "block"
   int64_t group_size = 0;
   std::array<int64_t, 2> block = {0, 0};  // rows and columns; zero: not given
+  std::optional<InputArgs> input;         // null: inputs stay in floating point
+  bool quantizes_output = false;
 
   // Whether both describe the same stored weights.
   bool SameScheme(const WeightGroup& other) const;

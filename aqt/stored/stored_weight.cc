@@ -29,6 +29,10 @@ StoredWeight::StoredWeight(std::string name, Shape shape, const io::TensorInfo* 
   for (int64_t axis = 0; axis + 1 < shape_.rank(); ++axis) rows_ *= shape_[axis];
 }
 
+absl::StatusOr<WeightCodes> StoredWeight::ReadCodes(const PartReader&) const {
+  return absl::UnimplementedError(absl::StrCat(io::Printable(name_), " has no codes: ", WhyNoCodes()));
+}
+
 std::string Describe(const io::TensorSource& source, const io::TensorInfo& tensor) {
   return absl::StrCat("'", io::PrintableLine(source.path()), "', tensor ", io::Printable(tensor.name), " ",
                       io::ToString(tensor.dtype), tensor.shape.ToString());

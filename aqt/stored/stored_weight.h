@@ -4,6 +4,7 @@
 // One quantized weight: the tensors that a checkpoint stores for it, and how rows of it are read as floats.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,11 +12,23 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "aqt/core/array.h"
 #include "aqt/core/shape.h"
 #include "aqt/io/tensors/tensor_source.h"
 #include "aqt/stored/part_reader.h"
+#include "aqt/stored/stored_config.h"
 
 namespace aqt::stored {
+
+// A weight [rows, cols] as it is multiplied with quantized or float inputs:
+//   w[r, c] = values[r, c] * scales[r, c / (cols / groups)]
+struct WeightCodes {
+  Array values;  // [rows, cols]: s8, integers of `bits` bits, which reach -2^(bits - 1); or e4m3fn
+  int bits = 8;
+  Array scales;                      // f32 [rows, groups]
+  std::optional<InputArgs> input;    // how inputs are quantized; null: not at all
+  std::optional<float> input_scale;  // of static inputs; positive
+};
 
 class StoredWeight {
  public:
@@ -33,6 +46,12 @@ class StoredWeight {
   // Writes rows [first, first + n) of that matrix to `out`. DataLoss, naming the tensor, for a stored value that no
   // tool writes; the errors of reading. Thread-safe.
   virtual absl::Status DecodeRows(const PartReader& reader, int64_t first, int64_t n, float* out) const = 0;
+
+  // Why it has no WeightCodes, as the end of a sentence: "they have zero points"; empty if it has.
+  virtual std::string WhyNoCodes() const { return "their layout is only read as floats"; }
+  // Reads them. WhyNoCodes() must be empty. DataLoss, naming tensor and position, for a value that is not finite, and
+  // for the errors of DecodeRows.
+  virtual absl::StatusOr<WeightCodes> ReadCodes(const PartReader& reader) const;
 
  private:
   std::string name_;

@@ -133,16 +133,13 @@ absl::Status ModelInput::Dequantize(const io::FileSystem& fs, DType dtype) {
   const absl::Status not_quantized = CheckNotQuantized(*checkpoint_, model_);
   if (not_quantized.ok()) return absl::OkStatus();
   dtype_ = dtype;
-  AQT_ASSIGN_OR_RETURN(stored_config_, stored::ReadStoredConfig(fs, *checkpoint_));
-  absl::StatusOr<std::unique_ptr<stored::DequantizedSource>> source =
-      stored::DequantizedSource::Open(*checkpoint_, stored_config_, dtype);
+  AQT_ASSIGN_OR_RETURN(dequantized_, stored::DequantizedSource::OpenIfQuantized(fs, *checkpoint_, dtype));
   // No format that can be read, though something shows that the input is quantized.
-  if (absl::IsFailedPrecondition(source.status())) {
+  if (dequantized_ == nullptr) {
     return absl::UnimplementedError(absl::StrCat(not_quantized.message(), ". It cannot be dequantized: ",
                                                  "the method is not one that can be read; start from the floating ",
                                                  "point original"));
   }
-  AQT_ASSIGN_OR_RETURN(dequantized_, std::move(source));
   model_.quantization_config.reset();
   model_.quant_method.clear();
   model_.quantization_file.clear();
@@ -163,8 +160,9 @@ const io::TensorSource& ModelInput::tensors() const {
 absl::Status ModelInput::Split() {
   if (split_ == nullptr && !layout_.tensors.empty()) {
     if (dequantized_ != nullptr && dequantized_->format() == kMxfp4) {
-      stored_config_.experts_out_in = true;
-      AQT_ASSIGN_OR_RETURN(by_rows_, stored::DequantizedSource::Open(*checkpoint_, stored_config_, dtype_));
+      stored::StoredConfig config = dequantized_->config();
+      config.experts_out_in = true;
+      AQT_ASSIGN_OR_RETURN(by_rows_, stored::DequantizedSource::Open(*checkpoint_, config, dtype_));
     }
     const IsOutIn is_out_in = [this](absl::string_view name) {
       return by_rows_ != nullptr && by_rows_->IsDequantized(name);

@@ -21,7 +21,6 @@
 #include "aqt/io/tensors/tensor_spec.h"
 #include "aqt/io/tensors/tensor_views.h"
 #include "aqt/stored/dequantized_source.h"
-#include "aqt/stored/stored_config.h"
 #include "serving/convert/carried_files.h"
 #include "serving/families/expert_split.h"
 #include "serving/formats/quantization_config.h"
@@ -102,7 +101,6 @@ class ModelInput {
   const io::Checkpoint* checkpoint_;
   ModelConfig model_;
   DType dtype_ = DType::kF32;
-  stored::StoredConfig stored_config_;
   std::unique_ptr<io::FrozenTree> frozen_;
   QuantizationConfig frozen_config_;
   std::unique_ptr<stored::DequantizedSource> dequantized_;  // over frozen_, if that exists
