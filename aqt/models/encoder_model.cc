@@ -1,70 +1,19 @@
 #include "aqt/models/encoder_model.h"
 
-#include <set>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/trace.h"
-#include "aqt/io/printable.h"
 #include "aqt/io/tensors/checkpoint.h"
 #include "aqt/models/architecture.h"
 #include "aqt/models/weight_rules.h"
 #include "aqt/nn/serve/serve.h"
-#include "aqt/stored/dequantized_source.h"
-#include "aqt/stored/stored_config.h"
 #include "aqt/transforms/quantize/serve.h"
-#include "re2/re2.h"
 
 namespace aqt::models {
 namespace {
-
-// A checkpoint's tensors in floating point.
-struct FloatTensors {
-  std::unique_ptr<io::Checkpoint> checkpoint;
-  std::unique_ptr<stored::DequantizedSource> dequantized;
-  const io::TensorSource& source() const {
-    if (dequantized != nullptr) return *dequantized;
-    return *checkpoint;
-  }
-};
-
-absl::StatusOr<FloatTensors> OpenTensors(const io::FileSystem& fs, absl::string_view folder,
-                                         std::vector<std::string>& notes) {
-  FloatTensors tensors;
-  AQT_ASSIGN_OR_RETURN(io::Checkpoint checkpoint, io::Checkpoint::Open(fs, folder));
-  tensors.checkpoint = std::make_unique<io::Checkpoint>(std::move(checkpoint));
-  AQT_ASSIGN_OR_RETURN(const stored::StoredConfig config, stored::ReadStoredConfig(fs, *tensors.checkpoint));
-  auto dequantized = stored::DequantizedSource::Open(*tensors.checkpoint, config);
-  if (dequantized.ok()) {
-    tensors.dequantized = *std::move(dequantized);
-    notes.push_back(absl::StrCat("the weights are stored quantized (", tensors.dequantized->Description(), ")"));
-    notes.insert(notes.end(), tensors.dequantized->notes().begin(), tensors.dequantized->notes().end());
-  } else if (!absl::IsFailedPrecondition(dequantized.status())) {
-    return dequantized.status();
-  }
-  return tensors;
-}
-
-// Removes the rules that ignore tensors which `source` does not have. Returns the first parts of the names of those
-// that it has.
-std::set<std::string> DropUnusedIgnores(const io::TensorSource& source, nn::WeightsMap& map) {
-  std::set<std::string> ignored;
-  std::erase_if(map.rules, [&](const nn::WeightRule& rule) {
-    if (rule.slot.has_value()) return false;
-    const re2::RE2 pattern(rule.tensor);
-    bool used = false;
-    for (const io::TensorInfo& tensor : source.tensors()) {
-      if (!re2::RE2::FullMatch(tensor.name, pattern)) continue;
-      used = true;
-      ignored.insert(tensor.name.substr(0, tensor.name.find('.')));
-    }
-    return !used;
-  });
-  return ignored;
-}
 
 // Adds the parameters of the dense steps.
 absl::Status LoadDense(const io::FileSystem& fs, absl::string_view folder, const Pooling& pooling,
@@ -136,30 +85,33 @@ EncoderModel EncoderModel::WithoutWeights() const {
   return model;
 }
 
+InjectConfig EncoderModel::Rules(InjectConfig config) const {
+  config.rules.insert(config.rules.begin(), rules_.begin(), rules_.end());
+  return config;
+}
+
 absl::StatusOr<PreparedProgram> EncoderModel::Serve(absl::Span<const Program> programs,
                                                     const InjectConfig& config) const {
   if (programs.empty()) return absl::InvalidArgumentError("no programs, expected at least one");
-  AQT_ASSIGN_OR_RETURN(const SlotValues frozen, Freeze(programs[0], config, *weights_));
-  return nn::Serve(programs, config, frozen, {.keep_values = false});
+  const InjectConfig rules = Rules(config);
+  AQT_ASSIGN_OR_RETURN(const SlotValues frozen, Freeze(programs[0], rules, *weights_));
+  return nn::Serve(programs, rules, frozen, {.keep_values = false});
 }
 
-absl::StatusOr<EncoderModel> ModelFromFolder(const io::FileSystem& fs, absl::string_view folder) {
+absl::StatusOr<EncoderModel> ModelFromFolder(const io::FileSystem& fs, absl::string_view folder,
+                                             const GivenWeights* given) {
   EncoderModel model;
   AQT_ASSIGN_OR_RETURN(Architecture architecture, ReadArchitecture(fs, folder));
-  nn::WeightsMap map = architecture.Weights();
+  const nn::WeightsMap map = architecture.Weights();
   model.encoder_ = std::move(architecture.encoder);
   model.pooling_ = std::move(architecture.pooling);
   model.head_ = std::move(architecture.head);
-  AQT_ASSIGN_OR_RETURN(const FloatTensors tensors, OpenTensors(fs, folder, model.notes_));
-  const std::set<std::string> ignored = DropUnusedIgnores(tensors.source(), map);
-  if (!ignored.empty()) {
-    model.notes_.push_back(absl::StrCat("not used: tensors of ", absl::StrJoin(ignored, ", ")));
-  }
-  for (nn::WeightRule& rule : map.rules) rule.cast = rule.slot.has_value();
   AQT_ASSIGN_OR_RETURN(const Program program, model.Trace(1, 1, /*types=*/false, model.head_ ? kLogits : kHidden));
-  AQT_ASSIGN_OR_RETURN(SlotValues weights, nn::LoadWeights(map, tensors.source(), program));
-  AQT_RETURN_IF_ERROR(LoadDense(fs, folder, model.pooling_, weights));
-  model.weights_ = std::make_shared<const SlotValues>(std::move(weights));
+  AQT_ASSIGN_OR_RETURN(FolderWeights weights, LoadFolderWeights(fs, folder, map, program, given));
+  model.rules_ = std::move(weights.rules);
+  model.notes_ = std::move(weights.notes);
+  AQT_RETURN_IF_ERROR(LoadDense(fs, folder, model.pooling_, weights.values));
+  model.weights_ = std::make_shared<const SlotValues>(std::move(weights.values));
   return model;
 }
 

@@ -21,6 +21,7 @@
 #include "aqt/graph/program.h"
 #include "aqt/io/file.h"
 #include "aqt/models/encoder.h"
+#include "aqt/models/folder_weights.h"
 #include "aqt/models/head.h"
 #include "aqt/models/pooling.h"
 #include "aqt/runtime/prepared_program.h"
@@ -43,8 +44,12 @@ class EncoderModel {
   const Pooling& pooling() const { return pooling_; }
   // The classes, if the folder's model has any.
   const std::optional<Head>& head() const { return head_; }
-  // The parameters of all programs, in f32.
+  // The parameters of all programs, in f32. Weights that run as the folder stores them are there as frozen values, for
+  // the config of Rules.
   const SlotValues& weights() const { return *weights_; }
+  // `config` after the rules for the weights that run as the folder stores them: Serve with its parts,
+  //   Freeze(program, model.Rules(config), model.weights()), then nn::Serve({program}, model.Rules(config), frozen)
+  InjectConfig Rules(InjectConfig config) const;
   // The same model without weights(), for programs that get them from elsewhere.
   EncoderModel WithoutWeights() const;
   // For the user: how doubtful points were decided, and which tensors are not used.
@@ -57,11 +62,13 @@ class EncoderModel {
   absl::StatusOr<Program> EmbeddingProgram(int64_t batch, int64_t length, bool types = false) const;
   // The same -> kLogits. FailedPrecondition without a head.
   absl::StatusOr<Program> LogitsProgram(int64_t batch, int64_t length, bool types = false) const;
-  // The programs with the model's weights, which are quantized as `config` says. An empty config: in floating point.
+  // The programs with the model's weights. Those that the folder stores as integers or 8-bit floats are computed as the
+  // folder says; all other products as `config` says, or in floating point if it is empty.
   absl::StatusOr<PreparedProgram> Serve(absl::Span<const Program> programs, const InjectConfig& config) const;
 
  private:
-  friend absl::StatusOr<EncoderModel> ModelFromFolder(const io::FileSystem& fs, absl::string_view folder);
+  friend absl::StatusOr<EncoderModel> ModelFromFolder(const io::FileSystem& fs, absl::string_view folder,
+                                                      const GivenWeights* given);
   EncoderModel() = default;
   absl::StatusOr<Program> Trace(int64_t batch, int64_t length, bool types, const Slot& output) const;
 
@@ -69,14 +76,17 @@ class EncoderModel {
   Pooling pooling_;
   std::optional<Head> head_;
   std::shared_ptr<const SlotValues> weights_;
+  std::vector<InjectRule> rules_;
   std::vector<std::string> notes_;
 };
 
 // Reads config.json, modules.json and the folders that it names, and the weights: safetensors in floating point, or
-// quantized in a layout that stored::DequantizedSource reads. NotFound if a file is missing; the errors of
-// ReadArchitecture, io::Checkpoint::Open, stored::DequantizedSource::Open and nn::LoadWeights: a tensor without a place
-// in the model, and a place without a tensor, are errors by name.
-absl::StatusOr<EncoderModel> ModelFromFolder(const io::FileSystem& fs, absl::string_view folder);
+// quantized in a layout that stored::DequantizedSource reads. Weights in a layout of compressed-tensors with one scale
+// per tensor, row, group or block run as they are stored; notes() says which do not. `given` replaces the files of
+// weights. NotFound if a file is missing; the errors of ReadArchitecture and LoadFolderWeights: a tensor
+// without a place in the model, and a place without a tensor, are errors by name.
+absl::StatusOr<EncoderModel> ModelFromFolder(const io::FileSystem& fs, absl::string_view folder,
+                                             const GivenWeights* given = nullptr);
 
 }  // namespace aqt::models
 

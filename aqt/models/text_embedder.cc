@@ -54,14 +54,15 @@ absl::StatusOr<bool> PadsTexts(const EncoderModel& model, const InjectConfig& co
 }  // namespace
 
 absl::StatusOr<TextEmbedder> TextEmbedder::Open(const io::FileSystem& fs, absl::string_view folder,
-                                                const InjectConfig& config) {
-  AQT_ASSIGN_OR_RETURN(EncoderModel model, ModelFromFolder(fs, folder));
+                                                const InjectConfig& config, const GivenWeights* given) {
+  AQT_ASSIGN_OR_RETURN(EncoderModel model, ModelFromFolder(fs, folder, given));
   AQT_ASSIGN_OR_RETURN(TextTokens tokens, TextTokens::Open(fs, folder, model));
   AQT_ASSIGN_OR_RETURN(const Program program, model.EmbeddingProgram(/*batch=*/1, /*length=*/1));
-  AQT_ASSIGN_OR_RETURN(SlotValues frozen, Freeze(program, config, model.weights()));
-  AQT_ASSIGN_OR_RETURN(const bool pads, PadsTexts(model, config, frozen));
-  return TextEmbedder(
-      std::shared_ptr<Impl>(new Impl{std::move(model), std::move(tokens), config, std::move(frozen), pads, {}, {}}));
+  InjectConfig rules = model.Rules(config);
+  AQT_ASSIGN_OR_RETURN(SlotValues frozen, Freeze(program, rules, model.weights()));
+  AQT_ASSIGN_OR_RETURN(const bool pads, PadsTexts(model, rules, frozen));
+  return TextEmbedder(std::shared_ptr<Impl>(
+      new Impl{std::move(model), std::move(tokens), std::move(rules), std::move(frozen), pads, {}, {}}));
 }
 
 const EncoderModel& TextEmbedder::model() const { return impl_->model; }

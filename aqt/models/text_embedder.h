@@ -28,10 +28,10 @@ struct TextEmbedding {
 // The tokenizer, the encoder and the pooling of a folder. Thread-safe; cheap to copy.
 class TextEmbedder {
  public:
-  // The weights are quantized as `config` says; an empty one computes in floating point. The errors of ModelFromFolder
-  // and TextTokens::Open.
+  // `config` is that of EncoderModel::Serve; `given` are the weights, instead of those of the folder. The errors of
+  // ModelFromFolder and TextTokens::Open.
   static absl::StatusOr<TextEmbedder> Open(const io::FileSystem& fs, absl::string_view folder,
-                                           const InjectConfig& config = {});
+                                           const InjectConfig& config = {}, const GivenWeights* given = nullptr);
 
   const EncoderModel& model() const;
   // The longest text in tokens: what the model and the folder allow.

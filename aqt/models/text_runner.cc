@@ -64,9 +64,10 @@ absl::StatusOr<TextRunner> TextRunner::Open(const io::FileSystem& fs, absl::stri
   AQT_RETURN_IF_ERROR(CheckHead(model, of_tokens, folder));
   AQT_ASSIGN_OR_RETURN(TextTokens tokens, TextTokens::Open(fs, folder, model));
   AQT_ASSIGN_OR_RETURN(const Program program, model.LogitsProgram(/*batch=*/1, /*length=*/1));
-  AQT_ASSIGN_OR_RETURN(SlotValues frozen, Freeze(program, config, model.weights()));
+  InjectConfig rules = model.Rules(config);
+  AQT_ASSIGN_OR_RETURN(SlotValues frozen, Freeze(program, rules, model.weights()));
   return TextRunner(
-      std::shared_ptr<Impl>(new Impl{std::move(model), std::move(tokens), config, std::move(frozen), {}, {}}));
+      std::shared_ptr<Impl>(new Impl{std::move(model), std::move(tokens), std::move(rules), std::move(frozen), {}, {}}));
 }
 
 const EncoderModel& TextRunner::model() const { return impl_->model; }

@@ -32,7 +32,7 @@ absl::StatusOr<std::unique_ptr<TextEngine>> TextEngine::Open(const io::FileSyste
   const bool types = options.pairs && model.facts().types > 1;
   const models::EncoderModel light = model.WithoutWeights();
   TracedModel traced = {
-      .trace = {}, .weights = model.weights(), .config = options.config, .max_length = tokens.max_length()};
+      .trace = {}, .weights = model.weights(), .config = model.Rules(options.config), .max_length = tokens.max_length()};
   traced.trace = [light, types, program = options.program](int64_t batch, int64_t length) {
     return program ? program(light, batch, length, types) : light.EmbeddingProgram(batch, length, types);
   };

@@ -29,18 +29,8 @@ std::string Describe(const io::TensorInfo& tensor) {
 
 std::string Describe(const Slot& slot, const Aval& aval) { return absl::StrCat(slot.ToString(), " ", aval.ToString()); }
 
-// A tensor, or a part of it, and its slot.
-struct Piece {
-  const io::TensorInfo* tensor;
-  const WeightRule* rule;
-  Slot slot;
-  Aval aval;               // of the slot
-  int64_t begin, end;      // of the slice, in elements of its axis
-  Shape sliced, permuted;  // intermediate shapes
-};
-
 struct Plan {
-  std::vector<Piece> pieces;
+  std::vector<WeightPlace> places;
   WeightsReport report;
 };
 
@@ -84,45 +74,45 @@ bool IsPermutation(const Axes& axes, int64_t rank) {
   return sorted == all;
 }
 
-// Fills in the shapes of the piece. Returns the mismatch; "" if it fits.
-std::string Fit(Piece& piece) {
-  const WeightRule& rule = *piece.rule;
-  piece.sliced = piece.tensor->shape;
+// Fills in the shapes of the place. Returns the mismatch; "" if it fits.
+std::string Fit(WeightPlace& place) {
+  const WeightRule& rule = *place.rule;
+  place.sliced = place.tensor->shape;
   if (rule.slice.has_value()) {
     const WeightSlice& slice = *rule.slice;
-    if (slice.axis < 0 || slice.axis >= piece.sliced.rank()) {
+    if (slice.axis < 0 || slice.axis >= place.sliced.rank()) {
       return absl::StrCat("the slice is of axis ", slice.axis, ", which the tensor does not have");
     }
-    const int64_t extent = piece.sliced[slice.axis], parts = slice.parts == 0 ? extent : slice.parts;
+    const int64_t extent = place.sliced[slice.axis], parts = slice.parts == 0 ? extent : slice.parts;
     if (parts < 0 || (parts > 0 && extent % parts != 0)) {
       return absl::StrCat("the slice has ", parts, " parts, which do not divide ", extent);
     }
     if (slice.begin < 0 || slice.begin >= slice.end || slice.end > parts) {
       return absl::StrCat("the slice is from ", slice.begin, " to ", slice.end, ", expected a part of 0 to ", parts);
     }
-    piece.begin = slice.begin * (extent / parts);
-    piece.end = slice.end * (extent / parts);
-    piece.sliced[slice.axis] = piece.end - piece.begin;
+    place.begin = slice.begin * (extent / parts);
+    place.end = slice.end * (extent / parts);
+    place.sliced[slice.axis] = place.end - place.begin;
   }
-  piece.permuted = piece.sliced;
+  place.permuted = place.sliced;
   if (!rule.transpose.empty()) {
-    if (!IsPermutation(rule.transpose, piece.sliced.rank())) {
+    if (!IsPermutation(rule.transpose, place.sliced.rank())) {
       return absl::StrCat("transpose [", absl::StrJoin(rule.transpose, ", "), "] is not a permutation of ",
-                          piece.sliced.rank(), " axes");
+                          place.sliced.rank(), " axes");
     }
-    for (int64_t i = 0; i < piece.sliced.rank(); ++i) piece.permuted[i] = piece.sliced[rule.transpose[i]];
+    for (int64_t i = 0; i < place.sliced.rank(); ++i) place.permuted[i] = place.sliced[rule.transpose[i]];
   }
   const std::string have =
-      rule.slice.has_value() || !rule.transpose.empty() ? absl::StrCat(", here ", piece.permuted.ToString(), ",") : "";
-  if (rule.reshape ? piece.permuted.num_elements() != piece.aval.shape.num_elements()
-                   : piece.permuted != piece.aval.shape) {
+      rule.slice.has_value() || !rule.transpose.empty() ? absl::StrCat(", here ", place.permuted.ToString(), ",") : "";
+  if (rule.reshape ? place.permuted.num_elements() != place.aval.shape.num_elements()
+                   : place.permuted != place.aval.shape) {
     return absl::StrCat("the shapes", have, " differ; ",
                         rule.reshape ? "reshape needs as many elements" : "see slice, transpose and reshape");
   }
-  const std::optional<DType> dtype = io::ToDType(piece.tensor->dtype);
+  const std::optional<DType> dtype = io::ToDType(place.tensor->dtype);
   if (!dtype.has_value()) return "this dtype cannot be read; ignore the tensor";
-  const bool widens = IsFloat(*dtype) && IsFloat(piece.aval.dtype) && BitWidth(*dtype) < BitWidth(piece.aval.dtype);
-  if (*dtype != piece.aval.dtype && !widens && !rule.cast) return "the dtypes differ; set cast to round";
+  const bool widens = IsFloat(*dtype) && IsFloat(place.aval.dtype) && BitWidth(*dtype) < BitWidth(place.aval.dtype);
+  if (*dtype != place.aval.dtype && !widens && !rule.cast) return "the dtypes differ; set cast to round";
   return "";
 }
 
@@ -150,25 +140,25 @@ absl::StatusOr<Plan> MakePlan(const WeightsMap& map, const io::TensorSource& sou
       used[i] = true;
       is_left_over = false;
       if (!rule.slot.has_value()) continue;
-      Piece piece = {&tensor, &rule, {rule.slot->kind, ""}, {}, 0, 0, {}, {}};
-      regexes[i]->Rewrite(&piece.slot.path, rule.slot->path, groups, num_groups);
-      const auto slot = slots.find(piece.slot);
+      WeightPlace place = {&tensor, &rule, {rule.slot->kind, ""}, {}, 0, 0, {}, {}};
+      regexes[i]->Rewrite(&place.slot.path, rule.slot->path, groups, num_groups);
+      const auto slot = slots.find(place.slot);
       if (slot == slots.end()) {
         report.wrong.push_back(
-            absl::StrCat(Describe(tensor), " -> ", piece.slot.ToString(), ": the program has no such input"));
+            absl::StrCat(Describe(tensor), " -> ", place.slot.ToString(), ": the program has no such input"));
         continue;
       }
-      piece.aval = slot->second;
-      const std::string both = absl::StrCat(Describe(tensor), " -> ", Describe(piece.slot, piece.aval), ": ");
-      if (const auto [other, is_first] = given.emplace(piece.slot, &tensor); !is_first) {
+      place.aval = slot->second;
+      const std::string both = absl::StrCat(Describe(tensor), " -> ", Describe(place.slot, place.aval), ": ");
+      if (const auto [other, is_first] = given.emplace(place.slot, &tensor); !is_first) {
         report.wrong.push_back(absl::StrCat(both, Describe(*other->second), " is for the same"));
         continue;
       }
-      if (const std::string problem = Fit(piece); !problem.empty()) {
+      if (const std::string problem = Fit(place); !problem.empty()) {
         report.wrong.push_back(both + problem);
         continue;
       }
-      plan.pieces.push_back(std::move(piece));
+      plan.places.push_back(std::move(place));
     }
     if (is_left_over) report.left_over.push_back(Describe(tensor));
   }
@@ -191,15 +181,6 @@ absl::StatusOr<Plan> MakePlan(const WeightsMap& map, const io::TensorSource& sou
   return plan;
 }
 
-// A plan whose report is ok.
-absl::StatusOr<std::vector<Piece>> MakeGoodPlan(const WeightsMap& map, const io::TensorSource& source,
-                                                const Program& program) {
-  AQT_ASSIGN_OR_RETURN(Plan plan, MakePlan(map, source, program));
-  if (plan.report.ok()) return std::move(plan.pieces);
-  return absl::InvalidArgumentError(
-      absl::StrCat("weights map: ", source.path(), " does not fit the program:\n", plan.report.ToString()));
-}
-
 // The elements [begin, end) of an axis.
 Value SliceOfAxis(const Value& x, int64_t axis, int64_t begin, int64_t end) {
   PerAxis start(static_cast<size_t>(x.rank()), 0), limit(x.shape().begin(), x.shape().end());
@@ -214,14 +195,6 @@ Axes Inverse(const Axes& permutation) {
   return inverse;
 }
 
-absl::StatusOr<Array> FromTensor(const Piece& piece, const Array& tensor) {
-  const WeightRule& rule = *piece.rule;
-  Value value(tensor);
-  if (rule.slice.has_value()) value = SliceOfAxis(value, rule.slice->axis, piece.begin, piece.end);
-  if (!rule.transpose.empty()) value = ops::Transpose(value, rule.transpose);
-  return ops::Cast(ops::Reshape(value, piece.aval.shape), piece.aval.dtype).ToArray();
-}
-
 // Whether finite values stay finite in this dtype.
 bool StayFinite(const Array& values, DType dtype) {
   if (!IsFloat(values.dtype()) || !IsFloat(dtype)) return true;
@@ -230,17 +203,17 @@ bool StayFinite(const Array& values, DType dtype) {
   return ops::ReduceMin(ops::Cast(same, DType::kF32)).Item<float>() != 0;
 }
 
-// `tensor` with the piece replaced by the slot's value.
-absl::StatusOr<Array> IntoTensor(const Piece& piece, const Array& slot, const Array& tensor) {
-  const WeightRule& rule = *piece.rule;
-  Value value = ops::Reshape(ops::Cast(Value(slot), tensor.dtype()), piece.permuted);
+// `tensor` with the place replaced by the slot's value.
+absl::StatusOr<Array> IntoTensor(const WeightPlace& place, const Array& slot, const Array& tensor) {
+  const WeightRule& rule = *place.rule;
+  Value value = ops::Reshape(ops::Cast(Value(slot), tensor.dtype()), place.permuted);
   if (!rule.transpose.empty()) value = ops::Transpose(value, Inverse(rule.transpose));
   if (rule.slice.has_value()) {
     const int64_t axis = rule.slice->axis, extent = tensor.shape()[axis];
     std::vector<Value> parts;
-    if (piece.begin > 0) parts.push_back(SliceOfAxis(Value(tensor), axis, 0, piece.begin));
+    if (place.begin > 0) parts.push_back(SliceOfAxis(Value(tensor), axis, 0, place.begin));
     parts.push_back(value);
-    if (piece.end < extent) parts.push_back(SliceOfAxis(Value(tensor), axis, piece.end, extent));
+    if (place.end < extent) parts.push_back(SliceOfAxis(Value(tensor), axis, place.end, extent));
     value = ops::Concatenate(parts, axis);
   }
   return value.ToArray();
@@ -248,10 +221,10 @@ absl::StatusOr<Array> IntoTensor(const Piece& piece, const Array& slot, const Ar
 
 // Copies a tensor of any dtype unchanged.
 absl::Status CopyTensor(const io::TensorSource& source, const io::TensorInfo& tensor, io::SafetensorsWriter& writer) {
-  constexpr int64_t kPiece = int64_t{1} << 22;
+  constexpr int64_t kAtOnce = int64_t{1} << 22;
   std::vector<uint8_t> bytes;
-  for (int64_t offset = 0; offset < tensor.num_bytes(); offset += kPiece) {
-    bytes.resize(static_cast<size_t>(std::min(kPiece, tensor.num_bytes() - offset)));
+  for (int64_t offset = 0; offset < tensor.num_bytes(); offset += kAtOnce) {
+    bytes.resize(static_cast<size_t>(std::min(kAtOnce, tensor.num_bytes() - offset)));
     AQT_RETURN_IF_ERROR(source.Read(tensor, offset, absl::MakeSpan(bytes)));
     AQT_RETURN_IF_ERROR(writer.Write(tensor.name, offset, bytes));
   }
@@ -279,38 +252,60 @@ absl::StatusOr<WeightsReport> CheckWeights(const WeightsMap& map, const io::Tens
   return std::move(plan.report);
 }
 
-absl::StatusOr<SlotValues> LoadWeights(const WeightsMap& map, const io::TensorSource& source, const Program& program) {
-  AQT_ASSIGN_OR_RETURN(const std::vector<Piece> pieces, MakeGoodPlan(map, source, program));
+absl::StatusOr<std::vector<WeightPlace>> PlaceWeights(const WeightsMap& map, const io::TensorSource& source,
+                                                      const Program& program) {
+  AQT_ASSIGN_OR_RETURN(Plan plan, MakePlan(map, source, program));
+  if (plan.report.ok()) return std::move(plan.places);
+  return absl::InvalidArgumentError(
+      absl::StrCat("weights map: ", source.path(), " does not fit the program:\n", plan.report.ToString()));
+}
+
+absl::StatusOr<Array> ArrangeTensor(const WeightPlace& place, const Array& tensor) {
   const SuspendTrace at_once;
+  const WeightRule& rule = *place.rule;
+  Value value(tensor);
+  if (rule.slice.has_value()) value = SliceOfAxis(value, rule.slice->axis, place.begin, place.end);
+  if (!rule.transpose.empty()) value = ops::Transpose(value, rule.transpose);
+  return value.ToArray();
+}
+
+absl::StatusOr<Array> SlotValue(const WeightPlace& place, const Array& tensor) {
+  const SuspendTrace at_once;
+  AQT_ASSIGN_OR_RETURN(const Array arranged, ArrangeTensor(place, tensor));
+  return ops::Cast(ops::Reshape(Value(arranged), place.aval.shape), place.aval.dtype).ToArray();
+}
+
+absl::StatusOr<SlotValues> LoadWeights(const WeightsMap& map, const io::TensorSource& source, const Program& program) {
+  AQT_ASSIGN_OR_RETURN(const std::vector<WeightPlace> places, PlaceWeights(map, source, program));
   SlotValues values;
   Array tensor;
-  const io::TensorInfo* read = nullptr;  // pieces of one tensor are consecutive
-  for (const Piece& piece : pieces) {
-    if (read != piece.tensor) {
-      AQT_ASSIGN_OR_RETURN(tensor, source.ReadArray(*piece.tensor));
-      read = piece.tensor;
+  const io::TensorInfo* read = nullptr;
+  for (const WeightPlace& place : places) {
+    if (read != place.tensor) {
+      AQT_ASSIGN_OR_RETURN(tensor, source.ReadArray(*place.tensor));
+      read = place.tensor;
     }
-    AQT_ASSIGN_OR_RETURN(Array value, FromTensor(piece, tensor));
-    values.emplace(piece.slot, std::move(value));
+    AQT_ASSIGN_OR_RETURN(Array value, SlotValue(place, tensor));
+    values.emplace(place.slot, std::move(value));
   }
   return values;
 }
 
 absl::Status SaveWeights(const WeightsMap& map, const io::TensorSource& source, const Program& program,
                          const SlotValues& values, const io::FileSystem& fs, absl::string_view path) {
-  AQT_ASSIGN_OR_RETURN(const std::vector<Piece> pieces, MakeGoodPlan(map, source, program));
-  std::map<const io::TensorInfo*, std::vector<const Piece*>> pieces_of;
-  for (const Piece& piece : pieces) {
-    const auto value = values.find(piece.slot);
+  AQT_ASSIGN_OR_RETURN(const std::vector<WeightPlace> places, PlaceWeights(map, source, program));
+  std::map<const io::TensorInfo*, std::vector<const WeightPlace*>> places_of;
+  for (const WeightPlace& place : places) {
+    const auto value = values.find(place.slot);
     if (value == values.end()) {
-      return absl::NotFoundError(absl::StrCat("weights map: no value for ", Describe(piece.slot, piece.aval)));
+      return absl::NotFoundError(absl::StrCat("weights map: no value for ", Describe(place.slot, place.aval)));
     }
-    if (value->second.aval() != piece.aval) {
-      return absl::InvalidArgumentError(absl::StrCat("weights map: ", piece.slot.ToString(), " is ",
+    if (value->second.aval() != place.aval) {
+      return absl::InvalidArgumentError(absl::StrCat("weights map: ", place.slot.ToString(), " is ",
                                                      value->second.aval().ToString(), ", expected ",
-                                                     piece.aval.ToString()));
+                                                     place.aval.ToString()));
     }
-    pieces_of[piece.tensor].push_back(&piece);
+    places_of[place.tensor].push_back(&place);
   }
   const SuspendTrace at_once;
   io::SafetensorsWriterOptions options;
@@ -320,19 +315,19 @@ absl::Status SaveWeights(const WeightsMap& map, const io::TensorSource& source, 
       const std::unique_ptr<io::SafetensorsWriter> writer,
       io::SafetensorsWriter::Create(fs, path, {source.tensors().begin(), source.tensors().end()}, options));
   for (const io::TensorInfo& tensor : source.tensors()) {
-    const auto own = pieces_of.find(&tensor);
-    if (own == pieces_of.end()) {
+    const auto own = places_of.find(&tensor);
+    if (own == places_of.end()) {
       AQT_RETURN_IF_ERROR(CopyTensor(source, tensor, *writer));
       continue;
     }
     AQT_ASSIGN_OR_RETURN(Array array, source.ReadArray(tensor));
-    for (const Piece* piece : own->second) {
-      const Array& value = values.at(piece->slot);
+    for (const WeightPlace* place : own->second) {
+      const Array& value = values.at(place->slot);
       if (!StayFinite(value, array.dtype())) {
-        return absl::OutOfRangeError(absl::StrCat("weights map: ", Describe(piece->slot, piece->aval),
+        return absl::OutOfRangeError(absl::StrCat("weights map: ", Describe(place->slot, place->aval),
                                                   " has a finite value that is not finite in ", Describe(tensor)));
       }
-      AQT_ASSIGN_OR_RETURN(array, IntoTensor(*piece, value, array));
+      AQT_ASSIGN_OR_RETURN(array, IntoTensor(*place, value, array));
     }
     AQT_RETURN_IF_ERROR(writer->WriteArray(tensor.name, array));
   }

@@ -78,6 +78,26 @@ struct WeightsReport {
 absl::StatusOr<WeightsReport> CheckWeights(const WeightsMap& map, const io::TensorSource& source,
                                            const Program& program);
 
+// A tensor, or a slice of it, and the slot that it is for.
+struct WeightPlace {
+  const io::TensorInfo* tensor = nullptr;
+  const WeightRule* rule = nullptr;
+  Slot slot;
+  Aval aval;                   // of the slot
+  int64_t begin = 0, end = 0;  // of the slice, in elements of its axis
+  Shape sliced, permuted;      // intermediate shapes
+};
+
+// The places of a map that fits: those of one tensor are consecutive. They refer to `map` and `source`. Errors:
+// CheckWeights'; InvalidArgument with its full report unless it is ok.
+absl::StatusOr<std::vector<WeightPlace>> PlaceWeights(const WeightsMap& map, const io::TensorSource& source,
+                                                      const Program& program);
+
+// transpose(slice(tensor)) of a rule, in the dtype of `tensor`, which has the shape of the place's.
+absl::StatusOr<Array> ArrangeTensor(const WeightPlace& place, const Array& tensor);
+// cast(reshape(transpose(slice(tensor)))): the value of the slot.
+absl::StatusOr<Array> SlotValue(const WeightPlace& place, const Array& tensor);
+
 // The values of the program's parameters, except missing ones that the map allows, and of the statistics that rules
 // name. Errors: CheckWeights'; InvalidArgument with its full report unless it is ok; those of reading.
 absl::StatusOr<SlotValues> LoadWeights(const WeightsMap& map, const io::TensorSource& source, const Program& program);
