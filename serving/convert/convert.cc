@@ -1,7 +1,6 @@
 #include "serving/convert/convert.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -13,11 +12,9 @@
 #include "aqt/core/status_macros.h"
 #include "aqt/io/printable.h"
 #include "aqt/io/tensors/safetensors.h"
-#include "aqt/kernels/quantize/absmax.h"
-#include "aqt/quant/weights/microscaled.h"
+#include "serving/convert/weight_encoder.h"
 #include "serving/convert/weight_loss.h"
 #include "serving/formats/float_config.h"
-#include "serving/formats/weight_codec.h"
 #include "serving/tools/exit_code.h"
 #include "serving/tools/finite.h"
 #include "serving/tools/parallel.h"
@@ -99,77 +96,6 @@ class Buffers {
   std::vector<std::vector<uint8_t>> free_;
 };
 
-absl::Status NonFiniteError(const TensorPlan& tensor, int64_t index) {
-  const int64_t columns = tensor.input->shape[1];
-  return absl::DataLossError(
-      absl::StrCat(io::Printable(tensor.name()), " ", tensor.input->shape.ToString(),
-                   " holds a NaN or an infinity at [", index / columns, ",", index % columns,
-                   "]; repair it, or leave such weights in floating point with --non-finite keep"));
-}
-
-// The global scales of the weights that have one.
-class GlobalScales {
- public:
-  explicit GlobalScales(const Plan& plan) {
-    for (const TensorPlan& tensor : plan.tensors) {
-      if (tensor.scale_set.empty()) continue;
-      sets_.try_emplace(tensor.scale_set, Set{*io::ToDType(tensor.input->dtype), 0});
-    }
-  }
-
-  // Notes the largest magnitude of some of a weight's values.
-  void Add(const TensorPlan& tensor, float absmax) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    Set& set = sets_.at(tensor.scale_set);
-    set.absmax = std::max(set.absmax, absmax);
-  }
-
-  // 1 for a weight without one.
-  float Of(const TensorPlan& tensor) const {
-    if (tensor.scale_set.empty()) return 1;
-    const Set& set = sets_.at(tensor.scale_set);
-    return compressed_tensors::GlobalScaleOf(set.absmax, set.dtype);
-  }
-
- private:
-  struct Set {
-    DType dtype;  // of the first weight of the plan
-    float absmax;
-  };
-  std::mutex mutex_;
-  std::map<std::string, Set> sets_;
-};
-
-// Reads the weights with a global scale.
-absl::Status FindGlobalScales(const io::TensorSource& input, const Plan& plan, const ConvertOptions& options,
-                              GlobalScales& scales) {
-  std::vector<Block> blocks;
-  for (const TensorPlan& tensor : plan.tensors) {
-    if (!tensor.scale_set.empty()) AddBlocks(tensor, tensor.old_bytes, 1, kMaxBlock, 0, blocks);
-  }
-  Buffers buffers;
-  return ParallelRun(
-      static_cast<int64_t>(blocks.size()), {.threads = options.jobs, .memory_budget = kMemoryBudget},
-      [&](int64_t i) { return blocks[i].bytes; },
-      [&](int64_t i) -> absl::Status {
-        AQT_RETURN_IF_ERROR(CheckCancelled(options.cancelled));
-        const Block& block = blocks[i];
-        std::vector<uint8_t> buffer = buffers.Take();
-        buffer.resize(block.bytes);
-        AQT_RETURN_IF_ERROR(input.Read(*block.tensor->input, block.begin, absl::MakeSpan(buffer)));
-        const DType dtype = *io::ToDType(block.tensor->input->dtype);
-        const int64_t n = block.bytes / SizeOf(dtype);
-        const float absmax = kernels::AbsMaxAll({buffer.data(), dtype, 1, n, n, 1});
-        if (!std::isfinite(absmax)) {
-          return NonFiniteError(*block.tensor, block.begin / SizeOf(dtype) + FirstNonFinite(buffer.data(), dtype, n));
-        }
-        scales.Add(*block.tensor, absmax);
-        buffers.Give(std::move(buffer));
-        if (options.progress != nullptr) options.progress->Add(block.bytes, block.tensor->name());
-        return absl::OkStatus();
-      });
-}
-
 // The losses of weights, found by several threads block by block.
 class LossCollector {
  public:
@@ -200,13 +126,11 @@ class LossCollector {
 // Writes the tensors of one output file.
 class ShardWriter {
  public:
-  ShardWriter(const io::TensorSource& input, const Recipe& recipe, const Calibration& calibration,
-              const GlobalScales& scales, const ConvertOptions& options, io::SafetensorsWriter& writer,
-              Buffers& buffers, LossCollector& losses)
+  ShardWriter(const io::TensorSource& input, WeightRules rules, const WeightEncoder& encoder,
+              const ConvertOptions& options, io::SafetensorsWriter& writer, Buffers& buffers, LossCollector& losses)
       : input_(input),
-        recipe_(recipe),
-        calibration_(calibration),
-        scales_(scales),
+        rules_(rules),
+        encoder_(encoder),
         options_(options),
         writer_(writer),
         buffers_(buffers),
@@ -235,37 +159,24 @@ class ShardWriter {
     const int64_t columns = info.shape[1];
     const DType dtype = *io::ToDType(info.dtype);
     AQT_RETURN_IF_ERROR(input_.Read(*tensor.input, block.begin * columns * SizeOf(dtype), absl::MakeSpan(buffer)));
-    const int64_t rows = block.end - block.begin;
-    // FindGlobalScales has looked at the weights with a global scale.
-    const int64_t bad = tensor.scale_set.empty() ? FirstNonFinite(buffer.data(), dtype, rows * columns) : -1;
-    if (bad >= 0) return NonFiniteError(tensor, block.begin * columns + bad);
-    const std::string module(*ModuleOf(tensor.name()));
-    const ArrayRef weight(dtype, {rows, columns}, buffer.data());
-    const float global_scale = scales_.Of(tensor);
-    const absl::StatusOr<std::vector<StoredRows>> encoded =
-        EncodeRows(weight, block.begin, info.shape, scheme, recipe_.weight_rules, global_scale);
-    if (!encoded.ok()) return Annotate(encoded.status(), io::Printable(tensor.name()));
+    const ArrayRef rows(dtype, {block.end - block.begin, columns}, buffer.data());
+    AQT_ASSIGN_OR_RETURN(const std::vector<StoredRows> encoded, encoder_.Encode(tensor, block.begin, rows));
     if (options_.warnings != nullptr) {
       AQT_ASSIGN_OR_RETURN(WeightLoss loss,
-                           FindLoss(weight, block.begin, scheme, recipe_.weight_rules, *encoded, global_scale));
+                           FindLoss(rows, block.begin, scheme, rules_, encoded, encoder_.GlobalScaleOf(tensor)));
       losses_.Add(block, std::move(loss));
     }
-    for (const StoredRows& part : *encoded) {
-      AQT_RETURN_IF_ERROR(Write(absl::StrCat(module, part.suffix), part.first_row, part.rows));
-    }
-    return block.begin == 0 && scheme.HasStaticInput() ? WriteInput(module, *scheme.input, dtype) : absl::OkStatus();
+    AQT_RETURN_IF_ERROR(Write(tensor, encoded));
+    if (block.begin > 0) return absl::OkStatus();
+    AQT_ASSIGN_OR_RETURN(const std::vector<StoredRows> input, encoder_.EncodeInput(tensor));
+    return Write(tensor, input);
   }
 
-  absl::Status WriteInput(const std::string& module, const InputScheme& scheme, DType dtype) {
-    const InputRange& range = calibration_.at(module);
-    const absl::StatusOr<EncodedInput> input = EncodeInputRange(scheme, range.min, range.max, dtype);
-    if (!input.ok())
-      return Annotate(input.status(),
-                      absl::StrCat(io::Printable(module), ": input range [", range.min, ", ", range.max, "]"));
-    const char* const suffix = scheme.scale_type == ScaleType::kE4M3 ? kInputGlobalScale : kInputScale;
-    AQT_RETURN_IF_ERROR(Write(absl::StrCat(module, suffix), 0, input->scale));
-    return input->zero_point.has_value() ? Write(absl::StrCat(module, kInputZeroPoint), 0, *input->zero_point)
-                                         : absl::OkStatus();
+  absl::Status Write(const TensorPlan& tensor, const std::vector<StoredRows>& parts) {
+    for (const StoredRows& part : parts) {
+      AQT_RETURN_IF_ERROR(Write(absl::StrCat(tensor.module(), part.suffix), part.first_row, part.rows));
+    }
+    return absl::OkStatus();
   }
 
   absl::Status Write(const std::string& name, int64_t first_row, const Array& array) {
@@ -274,9 +185,8 @@ class ShardWriter {
   }
 
   const io::TensorSource& input_;
-  const Recipe& recipe_;
-  const Calibration& calibration_;
-  const GlobalScales& scales_;
+  const WeightRules rules_;
+  const WeightEncoder& encoder_;
   const ConvertOptions& options_;
   io::SafetensorsWriter& writer_;
   Buffers& buffers_;
@@ -310,8 +220,7 @@ io::Metadata OutputMetadata(const io::TensorSource& input, const Plan& plan, con
 }
 
 absl::Status WriteShard(const io::FileSystem& fs, const io::TensorSource& input, const Plan& plan, const Recipe& recipe,
-                        const Calibration& calibration, const GlobalScales& scales, const ConvertOptions& options,
-                        int shard, Output& output) {
+                        const WeightEncoder& encoder, const ConvertOptions& options, int shard, Output& output) {
   std::vector<io::TensorSpec> specs;
   std::vector<Block> blocks;
   for (const TensorPlan& tensor : plan.tensors) {
@@ -328,7 +237,7 @@ absl::Status WriteShard(const io::FileSystem& fs, const io::TensorSource& input,
   if (!writer.ok()) return OutputError(writer.status());
   Buffers buffers;
   LossCollector losses;
-  ShardWriter shard_writer(input, recipe, calibration, scales, options, **writer, buffers, losses);
+  ShardWriter shard_writer(input, recipe.weight_rules, encoder, options, **writer, buffers, losses);
   AQT_RETURN_IF_ERROR(ParallelRun(
       static_cast<int64_t>(blocks.size()), {.threads = options.jobs, .memory_budget = kMemoryBudget},
       [&](int64_t i) { return 2 * blocks[i].bytes; }, [&](int64_t i) { return shard_writer.Run(blocks[i]); }));
@@ -376,11 +285,9 @@ absl::Status Convert(const io::FileSystem& fs, const io::TensorSource& input, co
                      const Plan& plan, const Recipe& recipe, const Calibration& calibration, const OutputPlace& place,
                      const ConvertOptions& options) {
   AQT_ASSIGN_OR_RETURN(Output output, Output::Create(fs, place));
-  GlobalScales scales(plan);
-  AQT_RETURN_IF_ERROR(FindGlobalScales(input, plan, options, scales));
+  AQT_ASSIGN_OR_RETURN(const WeightEncoder encoder, WeightEncoder::Make(input, plan, recipe, calibration, options));
   for (size_t shard = 0; shard < plan.shard_names.size(); ++shard) {
-    AQT_RETURN_IF_ERROR(
-        WriteShard(fs, input, plan, recipe, calibration, scales, options, static_cast<int>(shard), output));
+    AQT_RETURN_IF_ERROR(WriteShard(fs, input, plan, recipe, encoder, options, static_cast<int>(shard), output));
   }
   if (!place.is_file) {
     AQT_RETURN_IF_ERROR(WriteRest(fs, files, plan, options, output));
