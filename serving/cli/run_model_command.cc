@@ -15,9 +15,8 @@
 #include "aqt/io/file.h"
 #include "aqt/io/printable.h"
 #include "aqt/models/text_embedder.h"
-#include "aqt/transforms/quantize/inject_proto.h"
-#include "serving/cli/effective_config.h"
 #include "serving/cli/flags.h"
+#include "serving/cli/model_quantization.h"
 #include "serving/cli/program_command_names.h"
 #include "serving/cli/shared_flags.h"
 #include "serving/tools/exit_code.h"
@@ -30,7 +29,7 @@ constexpr int64_t kMaxTextBytes = int64_t{1} << 30;
 
 constexpr char kExamples[] = R"(Examples:
   aqt run all-MiniLM-L6-v2/ --text 'a sentence' --text 'another one'
-  aqt run all-MiniLM-L6-v2/ --preset int8_all --file sentences.txt --json)";
+  aqt run all-MiniLM-L6-v2/ --preset w8a8_dynamic --file sentences.txt --json)";
 
 // The texts of --text, then the lines of --file.
 absl::StatusOr<std::vector<std::string>> Texts(const Flags& flags, const io::FileSystem& fs) {
@@ -45,17 +44,14 @@ absl::StatusOr<std::vector<std::string>> Texts(const Flags& flags, const io::Fil
   return absl::InvalidArgumentError("there is no text; give --text TEXT, or --file FILE with a text in each line");
 }
 
-absl::StatusOr<InjectConfig> Quantization(const Flags& flags, const io::FileSystem& fs) {
-  if (!flags.preset.empty()) return InjectConfigFromPreset(flags.preset);
-  return flags.config.empty() ? InjectConfig() : InjectConfigOfFile(fs, flags.config);
-}
-
 absl::StatusOr<ExitCode> RunModel(const Flags& flags, const io::FileSystem& fs, const Console& console) {
   AQT_ASSIGN_OR_RETURN(const std::vector<std::string> texts, Texts(flags, fs));
-  AQT_ASSIGN_OR_RETURN(const InjectConfig config, Quantization(flags, fs));
-  AQT_ASSIGN_OR_RETURN(const models::TextEmbedder embedder, models::TextEmbedder::Open(fs, flags.input, config));
+  AQT_ASSIGN_OR_RETURN(const ModelQuantization quantization, OpenModelQuantization(flags, fs, console));
+  AQT_ASSIGN_OR_RETURN(const models::TextEmbedder embedder,
+                       models::TextEmbedder::Open(fs, flags.input, quantization.config, quantization.weights()));
   ReportJson results = ReportJson::array();
-  std::vector<std::string> warnings = embedder.model().notes();
+  std::vector<std::string> warnings = quantization.warnings;
+  warnings.insert(warnings.end(), embedder.model().notes().begin(), embedder.model().notes().end());
   for (size_t i = 0; i < texts.size(); ++i) {
     AQT_RETURN_IF_ERROR(CheckCancelled(console.interrupted));
     const absl::StatusOr<models::TextEmbedding> embedding = embedder.Embed(texts[i]);
@@ -90,12 +86,7 @@ CLI::App* AddRun(CLI::App& app, Flags& flags) {
   run->add_option("DIR", flags.input, "the folder of a text encoder: config.json, weights, tokenizer")->required();
   run->add_option("--text", flags.texts, "a text; may be given several times")->type_name("TEXT");
   run->add_option("--file", flags.texts_file, "a file with a text in each line")->type_name("FILE");
-  auto* group = app.get_subcommand(kRunCommand)->add_option_group("quantization; without it, floating point");
-  group->add_option("--preset", flags.preset, absl::StrCat("one of ", absl::StrJoin(InjectPresetNames(), ", ")))
-      ->check(CLI::IsMember(InjectPresetNames()))
-      ->type_name("NAME");
-  group->add_option("--config", flags.config, "a textproto of aqt.config.Inject")->type_name("FILE");
-  group->require_option(0, 1);
+  AddModelQuantization(*run, flags);
   AddJson(*run, flags);
   return run;
 }
