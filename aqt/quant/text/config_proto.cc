@@ -100,6 +100,13 @@ absl::StatusOr<DotGeneral> DotGeneralFromText(absl::string_view textproto, absl:
   return FromProto(message, place);
 }
 
+absl::StatusOr<Quantizer> QuantizerFromText(absl::string_view textproto, absl::string_view source) {
+  config::Quantizer message;
+  google::protobuf::TextFormat::ParseInfoTree tree;
+  AQT_RETURN_IF_ERROR(config::ParseText(textproto, source, kRenames, &message, &tree));
+  return internal::Read(message, {Place(source, &tree), ""});
+}
+
 absl::StatusOr<DotGeneral> DotGeneralFromPreset(absl::string_view name) {
   const std::vector<config::EmbeddedText> presets = config::QuantPresets();
   for (const config::EmbeddedText& preset : presets) {

@@ -33,6 +33,9 @@ struct Rename;
 // the replacement.
 absl::StatusOr<DotGeneral> DotGeneralFromText(absl::string_view textproto, absl::string_view source = "config");
 
+// Reads a textproto of aqt.config.Quantizer, which has no schema and no base. Errors as above.
+absl::StatusOr<Quantizer> QuantizerFromText(absl::string_view textproto, absl::string_view source = "config");
+
 // A preset of configs/presets/quant. InvalidArgument, listing the names, for an unknown one.
 absl::StatusOr<DotGeneral> DotGeneralFromPreset(absl::string_view name);
 // The names of the presets of configs/presets/quant.

@@ -1,9 +1,11 @@
 #include "aqt/quant/text/config_proto.h"
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "aqt/quant/config/builders.h"
 #include "gmock/gmock.h"
@@ -43,6 +45,23 @@ TEST(ConfigProtoTest, ErrorsHaveLineAndColumn) {
       {kV4 + "clear: 'fwd.left'", "2:1: ", "\"fwd.left\" is not set"},
       {kV4 + "clear: 'base.fwd'", "2:1: ", "is not set"},
   });
+}
+
+TEST(ConfigProtoTest, AQuantizerHasATextOfItsOwn) {
+  const absl::StatusOr<Quantizer> quantizer = QuantizerFromText("int_symmetric { bits: 4 } abs_max {}");
+  ASSERT_TRUE(quantizer.ok()) << quantizer.status();
+  EXPECT_TRUE(*quantizer == DotGeneralFromText(kLhs + "int_symmetric { bits: 4 } abs_max {} } } }")->fwd.lhs.quantizer);
+  const std::vector<std::pair<std::string, std::string>> errors = {
+      {"int_symmetric {\n bits: 23 } abs_max {}", "q:1:1: IntSymmetric: bits = 23"},
+      {"int_symmetric {}", "q:1:1: "},
+      {"\n bits: 4", "q:2:6: "},
+      {"schema: 1", "q:1:7: "},
+  };
+  for (const auto& [text, message] : errors) {
+    const absl::Status status = QuantizerFromText(text, "q").status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;
+    EXPECT_THAT(std::string(status.message()), StartsWith(message)) << text;
+  }
 }
 
 TEST(ConfigProtoTest, ErrorsOfAQuantizerHaveLineAndColumn) {
