@@ -118,7 +118,9 @@ std::string TorchName(DType dtype) {
 }
 
 bool HasRecipe(const ConvertJob& job) {
-  return !job.recipe.preset.empty() || !job.recipe.config_file.empty() || !job.recipe.scheme_from.empty();
+  const RecipeSource& recipe = job.recipe;
+  return !recipe.preset.empty() || !recipe.config_file.empty() || !recipe.config_text.empty() ||
+         !recipe.scheme_from.empty();
 }
 
 InputOptions MakeInputOptions(const ConvertJob& job, const Recipe& recipe) {

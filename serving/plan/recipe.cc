@@ -49,7 +49,8 @@ std::string Recipe::Digest() const {
 }
 
 absl::StatusOr<Recipe> LoadRecipe(const io::FileSystem& fs, const RecipeSource& source) {
-  if (const int given = !source.preset.empty() + !source.config_file.empty() + !source.scheme_from.empty();
+  if (const int given = !source.preset.empty() + !source.config_file.empty() + !source.config_text.empty() +
+                        !source.scheme_from.empty();
       given != 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("exactly one of --preset NAME, --config FILE and --scheme-from CONFIG.JSON is needed, got ",
@@ -61,6 +62,8 @@ absl::StatusOr<Recipe> LoadRecipe(const io::FileSystem& fs, const RecipeSource& 
     AQT_ASSIGN_OR_RETURN(recipe.like, LoadSchemeFrom(fs, source.scheme_from));
   } else if (!source.preset.empty()) {
     AQT_ASSIGN_OR_RETURN(recipe.config, ConvertPreset(source.preset));
+  } else if (!source.config_text.empty()) {
+    AQT_ASSIGN_OR_RETURN(recipe.config, ParseConvertConfig(source.config_text, "config"));
   } else {
     AQT_ASSIGN_OR_RETURN(const std::string text, io::ReadFile(fs, source.config_file, kMaxConfigBytes));
     AQT_ASSIGN_OR_RETURN(recipe.config, ParseConvertConfig(text, source.config_file));

@@ -30,9 +30,10 @@ struct Recipe {
 
 // The options of the command line.
 struct RecipeSource {
-  // Exactly one of the three is not empty.
+  // Exactly one of the four is not empty.
   std::string preset;
   std::string config_file;
+  std::string config_text;  // what the file would hold; for programs, not from the command line
   std::string scheme_from;  // a config.json, or a folder with one
   // Each overrides the configuration.
   std::optional<WeightRules> weight_rules;

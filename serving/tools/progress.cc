@@ -36,15 +36,24 @@ std::string HumanTime(double seconds) {
 Progress::Progress(ProgressStyle style, int64_t total_bytes, std::ostream& out, Clock clock)
     : style_(style),
       total_bytes_(std::max<int64_t>(total_bytes, 1)),
-      out_(out),
+      out_(&out),
       clock_(std::move(clock)),
       start_(clock_()),
       last_(start_) {}
 
+Progress::Progress(Report report)
+    : style_(ProgressStyle::kNone),
+      total_bytes_(1),
+      out_(nullptr),
+      report_(std::move(report)),
+      start_(std::chrono::steady_clock::now()),
+      last_(start_) {}
+
 void Progress::Add(int64_t bytes, absl::string_view what) {
-  if (style_ == ProgressStyle::kNone) return;
+  if (style_ == ProgressStyle::kNone && !report_) return;
   const std::lock_guard<std::mutex> lock(mutex_);
   done_bytes_ += bytes;
+  if (report_) return report_(done_bytes_, what);
   const auto now = clock_();
   if (now - last_ < (style_ == ProgressStyle::kBar ? Seconds(0.1) : Seconds(10))) return;
   last_ = now;
@@ -55,7 +64,7 @@ void Progress::Add(int64_t bytes, absl::string_view what) {
       absl::StrFormat("%3.0f%% %s of %s, %.0f MB/s, %s left", 100 * share, HumanBytes(done_bytes_),
                       HumanBytes(total_bytes_), static_cast<double>(done_bytes_) / std::max(elapsed, 1e-9) / 1e6, left);
   if (style_ == ProgressStyle::kLines) {
-    out_ << numbers << ": " << io::Printable(what) << "\n" << std::flush;
+    *out_ << numbers << ": " << io::Printable(what) << "\n" << std::flush;
     return;
   }
   const size_t filled = static_cast<size_t>(share * kBarWidth);
@@ -64,15 +73,15 @@ void Progress::Add(int64_t bytes, absl::string_view what) {
   const size_t width = line.size();
   if (width < width_) line.append(width_ - width, ' ');
   width_ = width;
-  out_ << "\r" << line << std::flush;
+  *out_ << "\r" << line << std::flush;
 }
 
 void Progress::Finish() {
   const std::lock_guard<std::mutex> lock(mutex_);
   // May run while an exception propagates, so it allocates nothing.
   if (width_ > 0)
-    out_ << "\r" << std::setw(static_cast<int>(width_)) << ""
-         << "\r" << std::flush;
+    *out_ << "\r" << std::setw(static_cast<int>(width_)) << ""
+          << "\r" << std::flush;
   width_ = 0;
 }
 

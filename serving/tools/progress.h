@@ -1,7 +1,7 @@
 #ifndef AQT_SERVING_TOOLS_PROGRESS_H_
 #define AQT_SERVING_TOOLS_PROGRESS_H_
 
-// Shows the progress of a long run on standard error.
+// Shows the progress of a long run on standard error, or reports it to a function.
 
 #include <chrono>
 #include <cstdint>
@@ -27,6 +27,9 @@ class Progress {
 
   // Writes to `out`, which must outlive it. `total_bytes` is the total work.
   Progress(ProgressStyle style, int64_t total_bytes, std::ostream& out, Clock clock = std::chrono::steady_clock::now);
+  // Calls `report` for each Add, with the work done so far and `what`; never from two threads at a time.
+  using Report = std::function<void(int64_t done_bytes, absl::string_view what)>;
+  explicit Progress(Report report);
   ~Progress() { Finish(); }
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
@@ -39,7 +42,8 @@ class Progress {
  private:
   const ProgressStyle style_;
   const int64_t total_bytes_;
-  std::ostream& out_;
+  std::ostream* const out_;
+  const Report report_;
   const Clock clock_;
   const std::chrono::steady_clock::time_point start_;
 

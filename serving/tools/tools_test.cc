@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "aqt/core/dtype.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -84,6 +85,16 @@ TEST(TextTest, TableCellsArePrintable) {
   std::ostringstream out;
   table.Print(out);
   EXPECT_EQ(out.str(), "a        b\nx\\n\\x1b  y\n");
+}
+
+TEST(ProgressTest, IsReported) {
+  std::vector<std::string> reports;
+  Progress progress(
+      [&](int64_t done, absl::string_view what) { reports.push_back(std::to_string(done) + " " + std::string(what)); });
+  progress.Add(10, "first");
+  progress.Add(15, "second");
+  progress.Finish();
+  EXPECT_EQ(reports, (std::vector<std::string>{"10 first", "25 second"}));
 }
 
 TEST(ProgressTest, NamesArePrintable) {
