@@ -93,7 +93,9 @@ ROOMS = {
     "serving/engine": _room("models that answer requests on many threads ([serving-engine.md](../serving-engine.md))",
                             "serving/tools aqt/models"),
     "serving/cli": _room("the `aqt` command", "serving/convert serving/gguf serving/engine"),
-    "serving": _room("the public targets", "serving/cli"),
+    "serving/c": _room("the C interface `aqt/c_api.h` ([c-api.md](../c-api.md)), which conversion is a part of, and its shared library",
+                       "serving/cli"),
+    "serving": _room("the public targets", "serving/cli serving/c"),
 }
 
 

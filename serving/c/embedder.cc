@@ -1,0 +1,107 @@
+// Text encoders.
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "aqt/c_api.h"
+#include "aqt/core/array_ref.h"
+#include "aqt/graph/context.h"
+#include "aqt/io/file.h"
+#include "aqt/models/text_embedder.h"
+#include "aqt/transforms/quantize/inject.h"
+#include "aqt/transforms/quantize/inject_proto.h"
+#include "serving/c/array.h"
+#include "serving/c/call.h"
+
+using aqt::capi::Call;
+using aqt::capi::Check;
+using aqt::capi::NotNull;
+
+struct aqt_embedder {
+  static constexpr aqt::capi::Tag kTag = aqt::capi::Tag::kEmbedder;
+  static constexpr char kName[] = "aqt_embedder";
+  explicit aqt_embedder(aqt::models::TextEmbedder made) : embedder(std::move(made)) {}
+  int64_t width() const { return embedder.model().pooling().width; }
+
+  aqt::capi::Tag tag = kTag;
+  const aqt::models::TextEmbedder embedder;
+};
+
+namespace {
+
+absl::StatusOr<aqt::InjectConfig> Quantization(const aqt_embedder_options& options) {
+  if (options.preset != nullptr && options.config != nullptr) {
+    return absl::InvalidArgumentError("options has both a preset and a config; leave one out");
+  }
+  if (options.preset != nullptr) return aqt::InjectConfigFromPreset(options.preset);
+  if (options.config != nullptr) return aqt::InjectConfigFromText(options.config, "config");
+  return aqt::InjectConfig();
+}
+
+absl::Status Embed(const aqt_embedder* embedder, const char* const* texts, const size_t* sizes, size_t count,
+                   const aqt_call_options* options, const aqt_array* out, aqt_text_info* infos) {
+  AQT_RETURN_IF_ERROR(Check(embedder, "embedder"));
+  if (count > 0) AQT_RETURN_IF_ERROR(NotNull(texts, "texts"));
+  AQT_ASSIGN_OR_RETURN(const aqt::MutableArrayRef to, aqt::capi::ToMutableArrayRef(out, "out"));
+  const int64_t rows = static_cast<int64_t>(std::min<size_t>(count, INT64_MAX));
+  AQT_RETURN_IF_ERROR(aqt::capi::CheckAval(to.aval(), {aqt::DType::kF32, {rows, embedder->width()}}, "out"));
+  AQT_ASSIGN_OR_RETURN(const aqt::capi::CallOptions call, aqt::capi::ToCallOptions(options));
+  const aqt::UseExecutor use(call.executor);
+  for (size_t i = 0; i < count; ++i) {
+    const std::string name = absl::StrCat("text ", i + 1);
+    AQT_RETURN_IF_ERROR(NotNull(texts[i], name.c_str()));
+    const size_t size = sizes != nullptr ? sizes[i] : std::strlen(texts[i]);
+    const absl::StatusOr<aqt::models::TextEmbedding> embedding =
+        embedder->embedder.Embed(absl::string_view(texts[i], size));
+    AQT_RETURN_IF_ERROR(aqt::Annotate(embedding.status(), name));
+    float* const row = to.As<float>() + static_cast<int64_t>(i) * to.strides[0];
+    for (size_t j = 0; j < embedding->values.size(); ++j) {
+      row[static_cast<int64_t>(j) * to.strides[1]] = embedding->values[j];
+    }
+    if (infos != nullptr) infos[i] = {embedding->tokens, embedding->truncated};
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+aqt_code aqt_embedder_open(const char* folder, const aqt_embedder_options* options, aqt_embedder** embedder,
+                           aqt_error** error) {
+  return aqt::capi::Make(embedder, error, [&]() -> absl::StatusOr<aqt::models::TextEmbedder> {
+    AQT_RETURN_IF_ERROR(NotNull(folder, "folder"));
+    AQT_ASSIGN_OR_RETURN(const aqt_embedder_options given, aqt::capi::Read(options, "options"));
+    AQT_ASSIGN_OR_RETURN(const aqt::InjectConfig config, Quantization(given));
+    return aqt::models::TextEmbedder::Open(aqt::io::LocalFileSystem(), folder, config);
+  });
+}
+
+int64_t aqt_embedder_width(const aqt_embedder* embedder) {
+  return Check(embedder, "embedder").ok() ? embedder->width() : 0;
+}
+
+int64_t aqt_embedder_max_length(const aqt_embedder* embedder) {
+  return Check(embedder, "embedder").ok() ? embedder->embedder.max_length() : 0;
+}
+
+aqt_code aqt_embedder_notes(const aqt_embedder* embedder, aqt_string** notes, aqt_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    if (notes != nullptr) *notes = nullptr;
+    AQT_RETURN_IF_ERROR(Check(embedder, "embedder"));
+    return aqt::capi::Return(absl::StrJoin(embedder->embedder.model().notes(), "\n"), notes);
+  });
+}
+
+aqt_code aqt_embedder_embed(const aqt_embedder* embedder, const char* const* texts, const size_t* sizes, size_t count,
+                            const aqt_call_options* options, const aqt_array* out, aqt_text_info* infos,
+                            aqt_error** error) {
+  return Call(error, [&]() { return Embed(embedder, texts, sizes, count, options, out, infos); });
+}
+
+void aqt_embedder_free(aqt_embedder* embedder) { aqt::capi::Free(embedder); }
