@@ -21,6 +21,7 @@
 #include "aqt/quant/config/state_arrays.h"
 #include "aqt/quant/contraction/conv_dims.h"
 #include "aqt/quant/contraction/dot_operand.h"
+#include "aqt/quant/contraction/engine/operand_keys.h"
 #include "aqt/quant/contraction/engine/pass.h"
 #include "aqt/quant/contraction/engine/product_plan.h"
 #include "aqt/quant/contraction/engine/workspace.h"
@@ -53,6 +54,13 @@ struct GradientPlan {
   bool is_zero = false;  // known without data
 };
 
+// The context of one call. A caller that has already split its key sets `operand_keys`; Context::key is then not read.
+struct CallKeys : Context {
+  CallKeys() = default;
+  CallKeys(const Context& context) : Context(context) {}
+  const OperandKeys* operand_keys = nullptr;
+};
+
 class ContractionPlan {
  public:
   static absl::StatusOr<ContractionPlan> Make(const DotGeneral& config, ContractionShape shape,
@@ -75,16 +83,16 @@ class ContractionPlan {
 
   // As in DotGeneralPlan. With groups, `group_sizes` are checked.
   absl::Status Forward(const DotOperand& lhs, const DotOperand& rhs, absl::Span<const int64_t> group_sizes,
-                       const Context& context, const MutableArrayRef& out, Residuals* residuals, const Runtime& runtime,
-                       const StateArrays& state) const;
+                       const CallKeys& context, const MutableArrayRef& out, Residuals* residuals,
+                       const Runtime& runtime, const StateArrays& state) const;
   absl::Status Backward(const ArrayRef& g, const Residuals& residuals, absl::Span<const int64_t> group_sizes,
-                        const Context& context, const std::optional<MutableArrayRef>& dlhs,
+                        const CallKeys& context, const std::optional<MutableArrayRef>& dlhs,
                         const std::optional<MutableArrayRef>& drhs, const Runtime& runtime,
                         const StateArrays& state) const;
-  absl::StatusOr<PreparedOperand> Prepare(Side side, const ArrayRef& value, const Context& context,
+  absl::StatusOr<PreparedOperand> Prepare(Side side, const ArrayRef& value, const CallKeys& context,
                                           const Runtime& runtime) const;
   // The tensor that Prepare packs: the operand, quantized if the plan quantizes it.
-  absl::StatusOr<QTensor> QuantizeOperand(Side side, const ArrayRef& value, const Context& context) const;
+  absl::StatusOr<QTensor> QuantizeOperand(Side side, const ArrayRef& value, const CallKeys& context) const;
   absl::StatusOr<PreparedOperand> Prepare(Side side, QTensor qtensor, const Runtime& runtime) const;
   // Preparing in two steps, for callers that store the panels: their size (null if this operand is not packed ahead of
   // time), and an operand without values from panels that Prepare made.
@@ -121,7 +129,7 @@ class ContractionPlan {
   // ---- running (contraction_run.cc)
   absl::Status CheckArray(absl::string_view name, const Aval& got, const Aval& want) const;
   absl::Status CheckHasGradients(absl::string_view what) const;
-  absl::Status CheckKey(const char* call, bool needed, const Context& context) const;
+  absl::Status CheckKey(const char* call, bool needed, const CallKeys& context) const;
   absl::Status CheckPrepared(Side side, const QTensor& qtensor, const Panels* packed) const;
   // Whether this plan has already checked `prepared`.
   bool HasPrepared(Side side, const PreparedOperand& prepared) const;
@@ -132,15 +140,15 @@ class ContractionPlan {
   // Checks that the gradients of a contraction with a prepared operand are defined. Returns the scale that the operand
   // would have if quantized here, if its gradient needs it.
   absl::StatusOr<std::optional<Array>> CheckPreparedGradient(Side side, const CallOperand& operand,
-                                                             const ArrayRef& value, const Context& context) const;
-  std::optional<Key> KeyOf(const Context& context, Pass pass, Side side) const;
+                                                             const ArrayRef& value, const CallKeys& context) const;
+  std::optional<Key> KeyOf(const CallKeys& context, Pass pass, Side side) const;
   // An operand as the forward product sees it.
   ArrayRef View(Side side, const ArrayRef& x) const;
   // Computes the mask that Forward would keep, from the float operand and its forward scale.
   void ComputeClipMask(Side side, const ArrayRef& operand, const ArrayRef& scale, int8_t* mask) const;
-  absl::Status FillOperand(Side side, const DotOperand& operand, const Context& context, const Runtime& runtime,
+  absl::Status FillOperand(Side side, const DotOperand& operand, const CallKeys& context, const Runtime& runtime,
                            const StateArrays& state, CallOperand& result) const;
-  absl::Status KeepResiduals(const DotOperand& lhs, const DotOperand& rhs, const Context& context,
+  absl::Status KeepResiduals(const DotOperand& lhs, const DotOperand& rhs, const CallKeys& context,
                              Residuals::Impl& kept, ProductCall& call) const;
   void FillGradientOperands(Side side, const ArrayRef& g, const Residuals::Impl& residuals, const CallContext& context,
                             ProductCall& call) const;

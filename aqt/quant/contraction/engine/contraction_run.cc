@@ -31,8 +31,8 @@ absl::Status ContractionPlan::CheckHasGradients(absl::string_view what) const {
                    ", but the plan is made with PlanPasses::kForwardOnly; make it with kForwardAndBackward"));
 }
 
-absl::Status ContractionPlan::CheckKey(const char* call, bool needed, const Context& context) const {
-  if (!needed || context.key.has_value()) return absl::OkStatus();
+absl::Status ContractionPlan::CheckKey(const char* call, bool needed, const CallKeys& context) const {
+  if (!needed || context.key.has_value() || context.operand_keys != nullptr) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat(shape_.name, ": ", call, " rounds stochastically and draws random numbers: set Context::key"));
 }
@@ -90,7 +90,7 @@ absl::Status ContractionPlan::CheckResiduals(const Residuals& residuals) const {
 
 absl::StatusOr<std::optional<Array>> ContractionPlan::CheckPreparedGradient(Side side, const CallOperand& operand,
                                                                             const ArrayRef& value,
-                                                                            const Context& context) const {
+                                                                            const CallKeys& context) const {
   const QTensor& prepared = *operand.prepared;
   if (operand.has_qvalue() && !prepared.IsFull()) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -141,7 +141,8 @@ absl::StatusOr<std::optional<Array>> ContractionPlan::CheckPreparedGradient(Side
 
 // ---- forward
 
-std::optional<Key> ContractionPlan::KeyOf(const Context& context, Pass pass, Side side) const {
+std::optional<Key> ContractionPlan::KeyOf(const CallKeys& context, Pass pass, Side side) const {
+  if (context.operand_keys != nullptr) return context.operand_keys->Of(static_cast<int>(pass), side);
   if (!context.key.has_value()) return std::nullopt;
   const PrngLayout layout = options_.semantics.prng_layout;
   // Only one pass of a convolution draws random numbers.
@@ -166,7 +167,7 @@ void ContractionPlan::ComputeClipMask(Side side, const ArrayRef& operand, const 
 }
 
 // A prepared operand may come from another plan.
-absl::Status ContractionPlan::FillOperand(Side side, const DotOperand& operand, const Context& context,
+absl::Status ContractionPlan::FillOperand(Side side, const DotOperand& operand, const CallKeys& context,
                                           const Runtime& runtime, const StateArrays& state, CallOperand& result) const {
   const SidePlan& plan = fwd_.side(side);
   const Aval& want = this->operand(side);
@@ -195,7 +196,7 @@ absl::Status ContractionPlan::FillOperand(Side side, const DotOperand& operand, 
 }
 
 // Sets where the products store the arrays that the gradients need, and keeps those that are already known.
-absl::Status ContractionPlan::KeepResiduals(const DotOperand& lhs, const DotOperand& rhs, const Context& context,
+absl::Status ContractionPlan::KeepResiduals(const DotOperand& lhs, const DotOperand& rhs, const CallKeys& context,
                                             Residuals::Impl& kept, ProductCall& call) const {
   std::optional<Array> own_scale[2];
   for (const Side side : kSides) {
@@ -248,7 +249,7 @@ absl::Status ContractionPlan::KeepResiduals(const DotOperand& lhs, const DotOper
 }
 
 absl::Status ContractionPlan::Forward(const DotOperand& lhs, const DotOperand& rhs,
-                                      absl::Span<const int64_t> group_sizes, const Context& context,
+                                      absl::Span<const int64_t> group_sizes, const CallKeys& context,
                                       const MutableArrayRef& out, Residuals* residuals, const Runtime& runtime,
                                       const StateArrays& state) const {
   AQT_RETURN_IF_ERROR(CheckKey("Forward", ForwardNeedsKey(), context));
@@ -351,7 +352,7 @@ void ContractionPlan::RunGradient(Side side, const MutableArrayRef& result, cons
 }
 
 absl::Status ContractionPlan::Backward(const ArrayRef& g, const Residuals& residuals,
-                                       absl::Span<const int64_t> group_sizes, const Context& context,
+                                       absl::Span<const int64_t> group_sizes, const CallKeys& context,
                                        const std::optional<MutableArrayRef>& dlhs,
                                        const std::optional<MutableArrayRef>& drhs, const Runtime& runtime,
                                        const StateArrays& state) const {
@@ -403,7 +404,7 @@ absl::Status ContractionPlan::Backward(const ArrayRef& g, const Residuals& resid
 // ---- preparing
 
 absl::StatusOr<QTensor> ContractionPlan::QuantizeOperand(Side side, const ArrayRef& value,
-                                                         const Context& context) const {
+                                                         const CallKeys& context) const {
   AQT_RETURN_IF_ERROR(CheckArray(Name(side), value.aval(), operand(side)));
   const SidePlan& plan = fwd_.side(side);
   const ArrayRef view = View(side, value);
@@ -413,7 +414,7 @@ absl::StatusOr<QTensor> ContractionPlan::QuantizeOperand(Side side, const ArrayR
   return Quantize(plan.config.quantizer, view, plan.spec->shared_axes, operand_context, options_.semantics);
 }
 
-absl::StatusOr<PreparedOperand> ContractionPlan::Prepare(Side side, const ArrayRef& value, const Context& context,
+absl::StatusOr<PreparedOperand> ContractionPlan::Prepare(Side side, const ArrayRef& value, const CallKeys& context,
                                                          const Runtime& runtime) const {
   AQT_ASSIGN_OR_RETURN(QTensor qtensor, QuantizeOperand(side, value, context));
   return Prepare(side, std::move(qtensor), runtime);

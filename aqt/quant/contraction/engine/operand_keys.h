@@ -13,6 +13,14 @@ namespace aqt {
 struct OperandKeys {
   Key fwd_lhs, fwd_rhs, dlhs_lhs, dlhs_rhs, drhs_lhs, drhs_rhs;
   bool operator==(const OperandKeys&) const = default;
+
+  // `pass` is 0 for fwd, 1 for dlhs, 2 for drhs.
+  const Key& Of(int pass, Side side) const {
+    const bool is_lhs = side == Side::kLhs;
+    if (pass == 0) return is_lhs ? fwd_lhs : fwd_rhs;
+    if (pass == 1) return is_lhs ? dlhs_lhs : dlhs_rhs;
+    return is_lhs ? drhs_lhs : drhs_rhs;
+  }
 };
 // One of these keys; `pass` is 0 for fwd, 1 for dlhs, 2 for drhs.
 inline Key SplitOperandKey(Key key, int pass, Side side, PrngLayout layout = PrngLayout::kPartitionable) {
