@@ -81,6 +81,8 @@ ROOMS = {
     "aqt/nn/train": _room("optimizers, trainer, files of training state", "aqt/nn/layers aqt/transforms aqt/runtime aqt/io"),
     "aqt/nn/weights": _room("parameters from checkpoints", "aqt/nn/layers aqt/io aqt/stored"),
     "aqt/models": _room("models of known architectures, built from their folders", "aqt/nn aqt/io aqt/stored aqt/tokenizers"),
+    "aqt/jax": _room("JAX: handlers for XLA, and the Python package `aqt_native` ([jax.md](../jax.md)); its targets are manual",
+                     "aqt/runtime aqt/io"),
     "aqt/testing": _room("test code shared by several rooms", "aqt/nn", testonly=True),
     "configs": _room("what users write: the protos of configurations, and presets"),
     "serving/tools": _room("exit codes, wording, progress, threads", "aqt/io"),

@@ -1,0 +1,104 @@
+#include "aqt/jax/describe.h"
+
+#include <memory>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "aqt/core/dot_dims.h"
+#include "aqt/core/status_macros.h"
+#include "aqt/graph/program.h"
+#include "aqt/io/json.h"
+#include "aqt/jax/plans.h"
+#include "aqt/jax/program_calls.h"
+#include "aqt/quant/contraction/dot_general.h"
+#include "aqt/quant/contraction/engine/planned_contraction_impl.h"
+#include "aqt/quant/text/config_proto.h"
+
+namespace aqt::jax {
+namespace {
+
+std::string Quoted(absl::string_view text) { return absl::StrCat("\"", text, "\""); }
+
+absl::string_view NameOf(ResidualKind kind) {
+  switch (kind) {
+    case ResidualKind::kValue: return "value";
+    case ResidualKind::kQvalue: return "qvalue";
+    case ResidualKind::kScale: return "scale";
+    case ResidualKind::kClipMask: return "mask";
+  }
+  return "";
+}
+
+absl::string_view NameOf(Side side) { return side == Side::kLhs ? "lhs" : "rhs"; }
+
+// How an operand of a product draws random numbers.
+std::string Draw(const internal::SidePlan& side) {
+  if (!side.draws()) return Quoted("");
+  const auto* integers = std::get_if<IntSymmetric>(&side.config.quantizer.numerics);
+  return Quoted(integers != nullptr ? "noise" : "bits");
+}
+
+std::string Quantized(const DotGeneralPlan& plan, Side side) {
+  const absl::StatusOr<PlannedContraction::QuantizedAvals> avals = plan.quantized_avals(side);
+  if (!avals.ok()) return "null";
+  return absl::StrCat("[", Quoted(avals->qvalue.ToString()), ",", Quoted(avals->scale.ToString()), "]");
+}
+
+absl::StatusOr<std::string> Ports(const Program& program, const std::vector<Program::Port>& ports) {
+  std::vector<std::string> items;
+  for (const Program::Port& port : ports) {
+    AQT_ASSIGN_OR_RETURN(const std::string path, io::JsonQuote(port.slot.path));
+    items.push_back(absl::StrCat("{\"kind\":", Quoted(ToString(port.slot.kind)), ",\"path\":", path,
+                                 ",\"aval\":", Quoted(program.aval(port.var).ToString()), "}"));
+  }
+  return absl::StrCat("[", absl::StrJoin(items, ","), "]");
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> DescribeContraction(absl::string_view spec, absl::string_view lhs, absl::string_view rhs,
+                                                bool forward_only) {
+  AQT_ASSIGN_OR_RETURN(const Aval lhs_aval, ParseAval(lhs));
+  AQT_ASSIGN_OR_RETURN(const Aval rhs_aval, ParseAval(rhs));
+  AQT_ASSIGN_OR_RETURN(
+      const std::shared_ptr<const DotGeneralPlan> plan,
+      PlanOf(spec, lhs_aval, rhs_aval, forward_only ? PlanPasses::kForwardOnly : PlanPasses::kForwardAndBackward));
+  const internal::ContractionPlan& engine = internal::EngineOf(*plan);
+  std::vector<std::string> residuals;
+  for (const ResidualSlot& slot : plan->residuals()) {
+    residuals.push_back(absl::StrCat("{\"side\":", Quoted(NameOf(slot.side)), ",\"kind\":", Quoted(NameOf(slot.kind)),
+                                     ",\"aval\":", Quoted(slot.aval.ToString()), "}"));
+  }
+  std::vector<const internal::ProductPlan*> products = {&engine.forward()};
+  if (!forward_only) {
+    products.push_back(&engine.gradient(Side::kLhs).product);
+    products.push_back(&engine.gradient(Side::kRhs).product);
+  }
+  std::vector<std::string> draws;
+  for (const internal::ProductPlan* product : products) {
+    draws.push_back(Draw(product->lhs));
+    draws.push_back(Draw(product->rhs));
+  }
+  return absl::StrCat("{\"out\":", Quoted(plan->out_aval().ToString()), ",\"residuals\":[",
+                      absl::StrJoin(residuals, ","), "],\"draws\":[", absl::StrJoin(draws, ","), "],\"quantized\":[",
+                      Quantized(*plan, Side::kLhs), ",", Quantized(*plan, Side::kRhs), "]}");
+}
+
+absl::StatusOr<std::string> DescribeProgram(absl::string_view path) {
+  AQT_ASSIGN_OR_RETURN(const std::string bytes, ReadProgram(path));
+  const std::string digest = DigestOf(bytes);
+  AQT_ASSIGN_OR_RETURN(const std::shared_ptr<const Executable> executable, ProgramOf(path, digest));
+  const Program& program = executable->program();
+  AQT_ASSIGN_OR_RETURN(const std::string inputs, Ports(program, program.inputs));
+  AQT_ASSIGN_OR_RETURN(const std::string outputs, Ports(program, program.outputs));
+  return absl::StrCat("{\"digest\":", Quoted(digest), ",\"inputs\":", inputs, ",\"outputs\":", outputs, "}");
+}
+
+absl::StatusOr<std::string> CompleteConfig(absl::string_view textproto) {
+  AQT_ASSIGN_OR_RETURN(const DotGeneral config, DotGeneralFromText(textproto));
+  return ToText(config);
+}
+
+}  // namespace aqt::jax
