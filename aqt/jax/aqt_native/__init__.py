@@ -1,0 +1,45 @@
+"""AQT's quantized contractions in JAX, computed by a native library with AQT's bits.
+
+    import aqt_native
+    dot_general = aqt_native.accelerate(aqt_config)     # of AQT's DotGeneral, wherever that goes
+    dot_general = aqt_native.from_textproto('schema: 1 base: "fully_quantized_int8"')    # without AQT
+
+docs/jax.md describes the package. Importing it does not import JAX; the first use of a function does.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from aqt_native._aqtp import accelerate as accelerate
+    from aqt_native._aqtp import to_textproto as to_textproto
+    from aqt_native._dot_general import DotGeneral as DotGeneral
+    from aqt_native._dot_general import from_textproto as from_textproto
+    from aqt_native._errors import NotSupportedError as NotSupportedError
+    from aqt_native._program import Program as Program
+    from aqt_native._serving import QuantizedArray as QuantizedArray
+    from aqt_native._serving import convert as convert
+
+_WHERE = {
+    "DotGeneral": "_dot_general",
+    "NotSupportedError": "_errors",
+    "Program": "_program",
+    "QuantizedArray": "_serving",
+    "accelerate": "_aqtp",
+    "convert": "_serving",
+    "from_textproto": "_dot_general",
+    "to_textproto": "_aqtp",
+}
+__all__ = sorted(_WHERE)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

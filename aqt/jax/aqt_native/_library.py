@@ -1,0 +1,95 @@
+"""The shared library: loading it, registering its handlers with XLA, and asking it questions."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import json
+import os
+import pathlib
+import threading
+from typing import Any
+
+from aqt_native._errors import NotSupportedError
+
+_HANDLERS = ("aqt_jax_forward", "aqt_jax_gradient", "aqt_jax_quantize", "aqt_jax_dequantize", "aqt_jax_program")
+_UNIMPLEMENTED, _INVALID_ARGUMENT = 12, 3
+_lock = threading.Lock()
+_registered = False
+
+
+@functools.lru_cache(maxsize=None)
+def library() -> ctypes.CDLL:
+    """The loaded library: libaqt_jax.so beside this file, or the file that AQT_JAX_LIBRARY names."""
+    path = os.environ.get("AQT_JAX_LIBRARY") or str(pathlib.Path(__file__).parent / "libaqt_jax.so")
+    try:
+        loaded = ctypes.CDLL(path)  # RTLD_LOCAL: its symbols are visible to nobody else
+    except OSError as error:
+        raise ImportError(f"aqt_native: cannot load {path}: {error}. Build it with //aqt/jax:libaqt_jax.so, or set "
+                          "AQT_JAX_LIBRARY to its path.") from error
+    text = ctypes.POINTER(ctypes.c_char_p)
+    loaded.aqt_jax_describe_contraction.argtypes = [ctypes.c_char_p] * 3 + [ctypes.c_int, text]
+    loaded.aqt_jax_describe_program.argtypes = [ctypes.c_char_p, text]
+    loaded.aqt_jax_complete_config.argtypes = [ctypes.c_char_p, text]
+    loaded.aqt_jax_free.argtypes = [ctypes.c_char_p]
+    loaded.aqt_jax_free.restype = None
+    return loaded
+
+
+def ffi() -> Any:
+    """jax.ffi, or where it was before jax 0.5. Registers the handlers once."""
+    global _registered
+    import jax  # pylint: disable=import-outside-toplevel
+
+    module = getattr(jax, "ffi", None)
+    if module is None:
+        try:
+            from jax.extend import ffi as module  # pylint: disable=import-outside-toplevel
+        except ImportError as error:
+            raise ImportError(f"aqt_native needs jax 0.4.35 or later, but this is jax {jax.__version__}.") from error
+    with _lock:
+        if not _registered:
+            for name in _HANDLERS:
+                handler = ctypes.cast(getattr(library(), name), ctypes.c_void_p).value
+                register = getattr(module, "register_ffi_target", None) or jax.ffi.register_ffi_target
+                register(name, _capsule(handler), platform="cpu")
+            _registered = True
+    return module
+
+
+def _capsule(pointer: int | None) -> Any:
+    make = ctypes.pythonapi.PyCapsule_New
+    make.restype = ctypes.py_object
+    make.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    return make(pointer, None, None)
+
+
+def _ask(function: Any, *arguments: Any) -> str:
+    text = ctypes.c_char_p()
+    code = function(*arguments, ctypes.byref(text))
+    try:
+        answer = (text.value or b"").decode()
+    finally:
+        library().aqt_jax_free(text)
+    if code == 0:
+        return answer
+    if code in (_INVALID_ARGUMENT, _UNIMPLEMENTED):
+        raise NotSupportedError(f"aqt_native: {answer}")
+    raise RuntimeError(f"aqt_native: {answer}")
+
+
+@functools.lru_cache(maxsize=4096)
+def describe_contraction(spec: str, lhs: str, rhs: str, forward_only: bool) -> dict[str, Any]:
+    """What the library computes for these operands: see aqt/jax/describe.h."""
+    return json.loads(_ask(library().aqt_jax_describe_contraction, spec.encode(), lhs.encode(), rhs.encode(),
+                           int(forward_only)))
+
+
+def describe_program(path: str) -> dict[str, Any]:
+    """Digest, inputs and outputs of a saved program: see aqt/jax/describe.h."""
+    return json.loads(_ask(library().aqt_jax_describe_program, os.fsencode(path)))
+
+
+def complete_config(textproto: str) -> str:
+    """The configuration with its base resolved; NotSupportedError, with line and column, for a mistake in it."""
+    return _ask(library().aqt_jax_complete_config, textproto.encode())

@@ -1,0 +1,117 @@
+"""Weights quantized once, for serving."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any, Mapping, Sequence
+
+import jax
+import jax.numpy as jnp
+
+from aqt_native import _calls
+from aqt_native._dot_general import DotGeneral, Options, split_key
+from aqt_native._errors import NotSupportedError
+from aqt_native._spec import Spec, aval_text, current_layout_is_original
+
+# Flax's Dense, DenseGeneral with one input axis, and Embed's attend.
+_DENSE = {r"(.*/)?kernel": (0,)}
+
+
+@jax.tree_util.register_pytree_node_class
+@dataclasses.dataclass(frozen=True)
+class QuantizedArray:
+    """A tensor as integers and scales: value = qvalue * scales[0] * ..., in `dtype`."""
+
+    qvalue: Any
+    scales: tuple[Any, ...]
+    dtype: Any
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.qvalue.shape
+
+    @property
+    def ndim(self) -> int:
+        return self.qvalue.ndim
+
+    def dequantize(self) -> jax.Array:
+        """The values, each product rounded to `dtype`."""
+        qvalue = self.qvalue.astype(jnp.int8) if self.qvalue.dtype.name in ("int4", "int2") else self.qvalue
+        return _calls.dequantize(qvalue, self.scales, self.dtype)
+
+    def tree_flatten(self) -> Any:
+        return (self.qvalue, self.scales), self.dtype
+
+    @classmethod
+    def tree_unflatten(cls, dtype: Any, children: Any) -> QuantizedArray:
+        return cls(*children, dtype)
+
+
+def convert(params: Any, config: Any, *, contracting: Mapping[str, Sequence[int]] | None = None, key: Any = None) -> Any:
+    """The parameters with quantized weights, as AQT's freezer stores them: the same integers and scales.
+
+    A DotGeneral of this package takes a QuantizedArray in place of an operand. The result is that of the float weight,
+    to the bit.
+
+    Args:
+      params: a tree of arrays.
+      config: a DotGeneral of this package, or AQT's (accelerated or not). Weights are the rhs of its forward product.
+      contracting: regular expressions for paths in the tree ("Dense_0/kernel"), with the axes of the weight that are
+        contracted. Default: axis 0 of each array whose name is kernel.
+      key: for stochastic rounding of weights.
+
+    Raises:
+      NotSupportedError: the configuration does not quantize fwd.rhs, or not in a way that can be stored.
+      ValueError: a pattern matches no array.
+    """
+    dot_general = _own(config)
+    patterns = dict(_DENSE if contracting is None else contracting)
+    used = set()
+
+    def one(path: Any, array: Any) -> Any:
+        name = "/".join(_step(step) for step in path)
+        for pattern, axes in patterns.items():
+            if re.fullmatch(pattern, name):
+                used.add(pattern)
+                return _quantized(dot_general, array, axes, key, name)
+        return array
+
+    result = jax.tree_util.tree_map_with_path(one, params)
+    unused = [pattern for pattern in patterns if pattern not in used]
+    if unused:
+        raise ValueError(f"aqt_native: no array of the parameters has a path like {unused[0]!r}")
+    return result
+
+
+def _step(step: Any) -> str:
+    for field in ("key", "idx", "name"):
+        if hasattr(step, field):
+            return str(getattr(step, field))
+    return str(step)
+
+
+def _own(config: Any) -> DotGeneral:
+    if isinstance(config, DotGeneral):
+        return config
+    from aqt_native._to_text import to_textproto  # pylint: disable=import-outside-toplevel
+
+    return DotGeneral(to_textproto(config), getattr(config, "options", Options()))
+
+
+def _quantized(dot_general: DotGeneral, array: Any, axes: Sequence[int], key: Any, name: str) -> QuantizedArray:
+    array = jnp.asarray(array)
+    axes = tuple(axis + (array.ndim if axis < 0 else 0) for axis in axes)
+    if any(not 0 <= axis < array.ndim for axis in axes):
+        raise ValueError(f"aqt_native: {name} has {array.ndim} axes, but its contracting axes are {list(axes)}")
+    # One row stands for any lhs: the weight does not depend on it.
+    row = aval_text((1, *(array.shape[axis] for axis in axes)), array.dtype)
+    dims = (tuple(range(1, len(axes) + 1)), axes, (), ())
+    options = dot_general.options
+    spec = Spec(dot_general.config, dims, options.compat, options.arithmetic, current_layout_is_original())
+    keys = [None] * 6 if key is None else split_key(key)
+    qvalue, *scales = _calls.quantize(spec, "rhs", array, row, keys[1])
+    if not scales:
+        raise NotSupportedError(f"aqt_native: the configuration does not quantize fwd.rhs, so {name} has no integers; "
+                                "set a quantizer with numerics")
+    return QuantizedArray(qvalue, tuple(scales), array.dtype)

@@ -1,0 +1,156 @@
+"""AQT, op by op, against aqt_native, on random configurations, shapes, dtypes, data and keys.
+
+    PYTHONPATH=aqt/jax python aqt/jax/tests/live.py --seed 1 --cases 2000
+
+Forward and both gradients are equal to the bit where the sum of a product is exact in any order. Elsewhere the bound is
+derived: two f32 sums of K products differ by at most 2 K 2^-24 S, S the sum of their magnitudes, and each of the few
+roundings after the sum by one unit of the dtype. S, scaled as the product is, comes from AQT itself, run with a product
+that sums magnitudes. Nothing is recorded; a failure prints its seed.
+"""
+
+import argparse
+import collections
+import sys
+
+from aqt.jax.v2 import config as aqt_config
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import aqt_native
+import random_cases
+
+
+def _unit(x):
+    """The largest power of two that divides all elements, or None if there is none."""
+    x = x[x != 0]
+    if x.size == 0:
+        return 1.0
+    if not np.all(np.isfinite(x)):
+        return None
+    mantissa, exponent = np.frexp(x)
+    bits = np.rint(np.abs(mantissa) * 2.0**53).astype(np.int64)
+    trailing = np.log2((bits & -bits).astype(np.float64))
+    return 2.0 ** float(np.min(exponent - 53 + trailing))
+
+
+class Recorder:
+    """A product for AQT: the usual one, or the sum of magnitudes; notes whether sums are exact in any order."""
+
+    def __init__(self, magnitudes):
+        self.magnitudes = magnitudes
+        self.is_exact = True
+        self.length = 1
+
+    def __call__(self, lhs, rhs, dimension_numbers, precision=None, preferred_element_type=None):
+        out = jax.lax.dot_general(lhs, rhs, dimension_numbers=dimension_numbers, precision=precision,
+                                  preferred_element_type=preferred_element_type)
+        if jnp.issubdtype(lhs.dtype, jnp.integer) and jnp.issubdtype(rhs.dtype, jnp.integer):
+            return jnp.zeros_like(out) if self.magnitudes else out
+        a, b = np.asarray(lhs).astype(np.float64), np.asarray(rhs).astype(np.float64)
+        contracted = [a.shape[axis] for axis in dimension_numbers[0][0]]
+        self.length = max(self.length, int(np.prod(contracted)))
+        sums = np.asarray(jax.lax.dot_general(np.abs(a).astype(np.float32), np.abs(b).astype(np.float32),
+                                              dimension_numbers=dimension_numbers)).astype(np.float64) * 1.001
+        units = _unit(a), _unit(b)
+        if None in units or (sums.size and np.max(sums) / (units[0] * units[1]) >= 2.0**24):
+            self.is_exact = False
+        return jnp.asarray(sums).astype(out.dtype) if self.magnitudes else out
+
+
+def run(config, case):
+    """out, dlhs, drhs."""
+    out, vjp = jax.vjp(lambda l, r: config(l, r, case.dims), case.lhs, case.rhs)
+    return (out, *vjp(case.g))
+
+
+def aqt(case, magnitudes):
+    config = aqt_config.set_context(case.config, case.key, None)
+    recorders = []
+    for name in ("fwd", "dlhs", "drhs"):
+        recorder = Recorder(magnitudes)
+        getattr(config, name).dot_general = recorder
+        recorders.append(recorder)
+    return run(config, case), recorders
+
+
+def arithmetic():
+    """How this XLA divides, op by op: as before jaxlib 0.8 (true quotients) or with the reciprocal."""
+    x = jnp.asarray(np.random.default_rng(1).uniform(1, 5, (1000, 1)), jnp.float32)
+    return "ieee" if np.array_equal(np.asarray(x / 127.5), np.asarray(x) / np.float32(127.5)) else ""
+
+
+def ours(case, jitted):
+    config = aqt_native.accelerate(case.config, arithmetic=arithmetic())
+    config = aqt_config.set_context(config, case.key, None)
+    return jax.jit(lambda: run(config, case))() if jitted else run(config, case)
+
+
+def compare(got, want, bound):
+    """None, or the first difference. bound: None for equality, or the largest difference."""
+    if got.dtype != want.dtype or got.shape != want.shape:
+        return f"{got.dtype}{got.shape}, expected {want.dtype}{want.shape}"
+    a, b = np.asarray(got).astype(np.float64), np.asarray(want).astype(np.float64)
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    if bound is not None:
+        with np.errstate(invalid="ignore"):
+            same |= np.abs(a - b) <= bound
+    if same.all():
+        return None
+    where = tuple(int(i[0]) for i in np.nonzero(~same))
+    return f"{np.count_nonzero(~same)} of {same.size} differ; at {where}: {a[where]!r}, AQT has {b[where]!r}"
+
+
+def bounds(case, recorders):
+    scaled, _ = aqt(case, True)
+    eps = float(jnp.finfo(case.lhs.dtype).eps)
+    for magnitude, recorder in zip(scaled, recorders):
+        if recorder.is_exact:
+            yield None
+            continue
+        m = np.abs(np.asarray(magnitude).astype(np.float64))
+        yield np.where(np.isfinite(m), m, np.inf) * (2 * (recorder.length + 2) * 2.0**-24 + 4 * eps)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--seed", type=int, default=1, help="of the first case; case i has the seed SEED + i")
+    parser.add_argument("--cases", type=int, default=200, help="number of cases")
+    parser.add_argument("--jit", action="store_true", help="run aqt_native jitted")
+    arguments = parser.parse_args()
+    counts, failures = collections.Counter(), 0
+    for seed in range(arguments.seed, arguments.seed + arguments.cases):
+        if seed % random_cases.SEEDS_PER_SHAPE == 0:
+            jax.clear_caches()
+        try:
+            case = random_cases.draw(seed)
+            want, recorders = aqt(case, False)
+        except Exception as error:  # pylint: disable=broad-except
+            counts["refused by AQT"] += 1
+            del error
+            continue
+        try:
+            got = ours(case, arguments.jit)
+        except aqt_native.NotSupportedError as error:
+            counts["refused here: " + str(error)[:110]] += 1
+            continue
+        except Exception as error:  # pylint: disable=broad-except
+            failures += 1
+            print(f"seed {seed} {case.notes}: {type(error).__name__}: {error}", flush=True)
+            continue
+        for name, a, b, bound in zip(("out", "dlhs", "drhs"), got, want, bounds(case, recorders)):
+            difference = compare(a, b, bound)
+            counts["equal bits" if bound is None else "within the bound"] += difference is None
+            if difference is not None:
+                failures += 1
+                print(f"seed {seed} {name} {case.notes}: {difference}", flush=True)
+        counts["cases"] += 1
+    print(f"jax {jax.__version__}, seeds {arguments.seed} to {arguments.seed + arguments.cases - 1}:")
+    for name, count in sorted(counts.items()):
+        print(f"  {count:6} {name}")
+    print(f"  {failures:6} failures")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
