@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <optional>
 
 #include "aqt/core/ceil_div.h"
 #include "aqt/core/check.h"
@@ -14,6 +15,7 @@
 #include "aqt/kernels/panels/pack_panels.h"
 #include "aqt/kernels/panels/packer.h"
 #include "aqt/kernels/quantize/absmax.h"
+#include "aqt/kernels/quantize/hadamard.h"
 #include "aqt/kernels/quantize/quantize.h"
 #include "aqt/kernels/quantize/quantize_fp8.h"
 
@@ -299,10 +301,78 @@ void AbsMaxOfRows(Target target, const QuantizeArgs& args, bool flush_products, 
   for (int64_t r = 0; r < r1 - r0; ++r) absmax[r] = FlushSubnormalIf(args.step.subnormals_are_zero, absmax[r]);
 }
 
+// ---- rotation
+
+// `x` as a dense operand in the order [batch, rows, k], with the axes of `src`, so that noise has them, too.
+Operand DenseLike(const Operand& src, const void* x) {
+  Operand dense = src;
+  dense.data = x;
+  int64_t stride = 1;
+  for (AxisGroup* group : {&dense.k, &dense.rows, &dense.batch}) {
+    for (int i = group->rank; i-- > 0;) {
+      group->stride[i] = stride;
+      stride *= group->size[i];
+    }
+  }
+  return dense;
+}
+
+// to[r * k + c] = the element (r, c) of a matrix with any strides.
+template <class T>
+void GatherRows(const T* from, int64_t row_stride, int64_t k_stride, int64_t rows, int64_t cols, T* to, int64_t k) {
+  if (k_stride == 1) {
+    for (int64_t r = 0; r < rows; ++r) std::memcpy(to + r * k, from + r * row_stride, cols * sizeof(T));
+    return;
+  }
+  // A few elements of all rows at a time: rows are short if they are contiguous, and both sides then stay in L1.
+  constexpr int64_t kCols = 16;
+  for (int64_t c0 = 0; c0 < cols; c0 += kCols) {
+    const int64_t c1 = std::min(cols, c0 + kCols);
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t c = c0; c < c1; ++c) to[r * k + c] = from[r * row_stride + c * k_stride];
+    }
+  }
+}
+
+// Transforms rows [r0, r1) of matrix b of the source to `to`, dense.
+void RotateRows(Target target, const Operand& src, int64_t block, int64_t b, int64_t r0, int64_t r1, void* to_rows) {
+  const int64_t k = src.k.Count();
+  char* const to = static_cast<char*>(to_rows);
+  HadamardArgs rotate{.x = to, .out = to, .dtype = src.dtype, .rows = r1 - r0, .n = k, .x_row_stride = k};
+  rotate.out_row_stride = k;
+  rotate.block = block;
+  if (src.k.rank <= 1 && src.rows.rank <= 1 && src.k.InnerStride() == 1) {
+    rotate.x = Advance(src.data, src.dtype, src.batch.Offset(b) + src.rows.Offset(r0));
+    rotate.x_row_stride = src.rows.InnerStride();
+    return HadamardRows(rotate, target);
+  }
+  ForEachPiece(src, {b, r0, r1, 0, k, k, 1},
+               [&](int64_t, int64_t count, int64_t, int64_t cols, int64_t from, int64_t at) {
+                 const auto gather = [&]<class T>(const T* x) {
+                   GatherRows(x + from, src.rows.InnerStride(), src.k.InnerStride(), count, cols,
+                              reinterpret_cast<T*>(to) + at, k);
+                 };
+                 switch (src.dtype) {
+                   case DType::kBF16: return gather(static_cast<const BFloat16*>(src.data));
+                   case DType::kF16: return gather(static_cast<const Float16*>(src.data));
+                   default: return gather(static_cast<const float*>(src.data));
+                 }
+               });
+  HadamardRows(rotate, target);
+}
+
+// Where row r of matrix b of the transformed rows is kept.
+char* Rotated(const QuantizeArgs& args, int64_t b, int64_t r) {
+  const int64_t rows = args.src.rows.Count(), k = args.src.k.Count();
+  return static_cast<char*>(args.rotated) + (b * rows + r) * k * SizeOf(args.src.dtype);
+}
+
 // ---- operands
 
-// The absolute maximum over all elements.
-float AbsMaxOfAll(Target target, const QuantizeArgs& args, bool flush_products, Executor* executor) {
+// The absolute maximum over all elements. Calls begin(b, r0, r1) before it reads these rows.
+template <class Begin>
+float AbsMaxOfAll(Target target, const QuantizeArgs& args, bool flush_products, Executor* executor,
+                  const Begin& begin) {
   const Operand& src = args.src;
   // Non-negative floats are ordered like their bits, with NaN above all.
   std::atomic<uint32_t> max_bits = 0;
@@ -310,6 +380,7 @@ float AbsMaxOfAll(Target target, const QuantizeArgs& args, bool flush_products, 
   ForEachTask(src, CeilDiv(rows, kTaskRows), executor, [&](int64_t b, int64_t i) {
     float absmax[kTaskRows];
     const int64_t r0 = i * kTaskRows, r1 = std::min(rows, r0 + kTaskRows);
+    begin(b, r0, r1);
     AbsMaxOfRows(target, args, flush_products, b, r0, r1, absmax);
     float max = 0;
     for (int64_t r = 0; r < r1 - r0; ++r) max = MaxOrNan(max, absmax[r]);
@@ -323,26 +394,33 @@ float AbsMaxOfAll(Target target, const QuantizeArgs& args, bool flush_products, 
 
 }  // namespace
 
-void QuantizePack(Target target, const PanelFormat& format, const QuantizeArgs& args, ScaleRule rule,
+void QuantizePack(Target target, const PanelFormat& format, const QuantizeArgs& args_in, ScaleRule rule,
                   Executor* executor) {
+  const Operand& src = args_in.src;
+  const bool rotates = args_in.hadamard_block != 0;
+  AQT_DCHECK(!rotates || (args_in.k_factor == nullptr && args_in.rotated != nullptr && !IsByteInteger(src.dtype)));
+  QuantizeArgs args = args_in;
+  if (rotates) args.src = DenseLike(src, args.rotated);
   const bool float_panels =
       format.element == PanelFormat::Element::kF32 || format.element == PanelFormat::Element::kBF16;
   AQT_DCHECK(args.panels == nullptr || float_panels == IsFloat(args.step.q_dtype));
   static_cast<void>(float_panels);
-  const Operand& src = args.src;
   const int64_t rows = src.rows.Count();
   const bool flush = args.step.subnormals_are_zero, flush_products = FlushesProducts(args);
   if (args.scales == QuantizeArgs::Scales::kSingle) {
-    *args.scale = AbsMaxOfAll(target, args, flush_products, executor);
+    *args.scale = AbsMaxOfAll(target, args, flush_products, executor, [&](int64_t b, int64_t r0, int64_t r1) {
+      if (rotates) RotateRows(target, src, args.hadamard_block, b, r0, r1, Rotated(args, b, r0));
+    });
     rule(args.scale, 1);
   }
+  const bool rotates_while_packing = rotates && args.scales != QuantizeArgs::Scales::kSingle;
   const bool per_row = args.scales == QuantizeArgs::Scales::kPerRow;
   const int64_t row_stride = per_row ? 1 : args.scales == QuantizeArgs::Scales::kGiven ? args.scale_row_stride : 0;
   const int64_t batch_stride = per_row                                       ? rows
                                : args.scales == QuantizeArgs::Scales::kGiven ? args.scale_batch_stride
                                                                              : 0;
-  const Packer packer(target, format, src, args.panels);
-  ForEachTask(src, packer.TasksPerMatrix(), executor, [&](int64_t b, int64_t i) {
+  const Packer packer(target, format, args.src, args.panels);
+  ForEachTask(args.src, packer.TasksPerMatrix(), executor, [&](int64_t b, int64_t i) {
     const PanelRange task = packer.Task(b, i);
     char* const panels = packer.PanelOf(b, task.first);
     float inverse[kMaxTaskRows];
@@ -351,10 +429,18 @@ void QuantizePack(Target target, const PanelFormat& format, const QuantizeArgs& 
     // 2^100.
     const float harmless = args.noise != nullptr ? 0x1p99f : 0x1p124f;
     bool large_inverse = false;
+    // The parts of a task are rotated into the same memory, that of its first rows, which stays in cache.
+    QuantizeArgs own = args;
+    std::optional<int64_t> first;
     const auto begin = [&](int64_t r0, int64_t r1) {
+      if (rotates_while_packing) {
+        first = first.value_or(r0);
+        RotateRows(target, src, args.hadamard_block, b, r0, r1, Rotated(args, b, *first));
+        own.src.data = static_cast<const char*>(args.rotated) - (r0 - *first) * args.src.k.Count() * SizeOf(src.dtype);
+      }
       float* scale = args.scale + b * batch_stride + r0 * row_stride;
       if (per_row) {
-        AbsMaxOfRows(target, args, flush_products, b, r0, r1, scale);
+        AbsMaxOfRows(target, own, flush_products, b, r0, r1, scale);
         rule(scale, r1 - r0);
       }
       InvertScales(args.step, scale, row_stride, r1 - r0, inverse);
@@ -363,7 +449,7 @@ void QuantizePack(Target target, const PanelFormat& format, const QuantizeArgs& 
     if (IsFloat(args.step.q_dtype)) {
       const auto stage = [&](const Block& block, auto* values) {
         alignas(64) uint8_t codes[kStageBytes / sizeof(BFloat16)];
-        StageCodes(target, args, block, inverse, row_stride == 0 ? 0 : 1, codes);
+        StageCodes(target, own, block, inverse, row_stride == 0 ? 0 : 1, codes);
         if (args.qvalues != nullptr) StoreQvalues(src, block, codes, args.qvalues);
         if (args.panels != nullptr) StageCodeValues(target, args.step.q_dtype, block, codes, values);
       };
@@ -372,7 +458,7 @@ void QuantizePack(Target target, const PanelFormat& format, const QuantizeArgs& 
       return;
     }
     packer.Run<int8_t>(task, panels, begin, [&](const Block& block, int8_t* stage) {
-      StageQuantized(target, args, block, inverse, row_stride == 0 ? 0 : 1, flush && large_inverse, flush_products,
+      StageQuantized(target, own, block, inverse, row_stride == 0 ? 0 : 1, flush && large_inverse, flush_products,
                      stage);
       if (args.qvalues != nullptr) StoreQvalues(src, block, stage, args.qvalues);
     });

@@ -51,6 +51,11 @@ struct QuantizeArgs {
   // If not null, element (b, r, i) is first multiplied by k_factor[b * k + i], a value of the source's dtype, which
   // must be a float. With subnormals_are_zero, no factor may be a subnormal f32 or bf16.
   const float* k_factor = nullptr;
+  // If not 0, each row of the source, which then is a float without k_factor, is first transformed by HadamardRows
+  // (quantize/hadamard.h) with this block; everything else applies to the transformed rows. `rotated` has room for
+  // them: as many elements as the source, of its dtype. What it then holds is not specified.
+  int64_t hadamard_block = 0;
+  void* rotated = nullptr;
 
   enum class Scales : uint8_t {
     kPerRow,  // scale[b * rows + r] = rule(absmax of the row over k)

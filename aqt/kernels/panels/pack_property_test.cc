@@ -1,6 +1,7 @@
-// Packing with noise, factors along k, and integers as numbers: every combination against plain loops.
+// Packing with noise, factors along k, rotations, and integers as numbers: every combination against plain loops.
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <random>
@@ -20,6 +21,7 @@
 #include "aqt/kernels/gemm/table.h"
 #include "aqt/kernels/panels/operand.h"
 #include "aqt/kernels/panels/pack.h"
+#include "aqt/kernels/quantize/hadamard_reference.h"
 #include "aqt/kernels/random/noise.h"
 
 namespace aqt::kernels {
@@ -114,6 +116,23 @@ RandomNumbers DrawNumbers(const Problem& p, Random& random) {
   }
 }
 
+// The rows of an operand, each transformed by the plain version.
+template <class T>
+std::vector<T> RotatedRows(const Operand& src, int64_t block) {
+  std::vector<T> rotated;
+  const int64_t k = src.k.Count();
+  std::vector<float> row(k);
+  for (int64_t b = 0; b < src.batch.Count(); ++b) {
+    for (int64_t r = 0; r < src.rows.Count(); ++r) {
+      const T* x = static_cast<const T*>(src.data) + src.batch.Offset(b) + src.rows.Offset(r);
+      for (int64_t i = 0; i < k; ++i) row[i] = ToFloat(x[src.k.Offset(i)]);
+      reference::HadamardRow(src.dtype, block, k, row.data());
+      for (const float y : row) rotated.push_back(RoundTo<T>(y));
+    }
+  }
+  return rotated;
+}
+
 template <class T>
 void CheckOne(uint32_t seed) {
   SCOPED_TRACE("seed " + std::to_string(seed));
@@ -155,7 +174,17 @@ void CheckOne(uint32_t seed) {
   std::vector<float> want_scale(batch * rows);
   std::vector<int8_t> want(batch * rows * k);
   args.scale = want_scale.data();
-  ReferenceQuantize(args, rule, want.data());
+  QuantizeArgs plain = args;
+  std::vector<T> rotated_rows, rotated(kInteger ? 0 : p.elements);
+  if constexpr (!kInteger) {
+    if (args.k_factor == nullptr && random.OneIn(2)) {
+      args.hadamard_block = random.Pick<int64_t>({2, 8, 16, 64, 256});
+      args.rotated = rotated.data();
+      rotated_rows = RotatedRows<T>(args.src, args.hadamard_block);
+      plain.src = Operand::Dense(rotated_rows.data(), args.src.dtype, rows, k, batch);
+    }
+  }
+  ReferenceQuantize(plain, rule, want.data());
 
   ThreadPool pool(3);
   for (const Target target : SupportedTargets()) {
@@ -169,6 +198,10 @@ void CheckOne(uint32_t seed) {
       args.panels = panels.data();
       args.qvalues = qvalues.data();
       QuantizePack(target, format, args, rule, random.OneIn(2) ? &pool : nullptr);
+      const int64_t scales = args.scales == QuantizeArgs::Scales::kSingle ? 1 : batch * rows;
+      for (int64_t i = 0; i < scales; ++i) {
+        ASSERT_TRUE(scale[i] == want_scale[i] || (std::isnan(scale[i]) && std::isnan(want_scale[i]))) << i;
+      }
       const int8_t* q = want.data();
       for (int64_t b = 0; b < batch; ++b) {
         for (int64_t r = 0; r < rows; ++r) {
