@@ -104,6 +104,7 @@ std::string RawText(const DotGeneralRaw& raw) {
   }
   if (raw.lhs_mid_alpha.has_value()) absl::StrAppend(&text, " lhs_mid_alpha=", Number(*raw.lhs_mid_alpha));
   if (raw.rhs_mid_alpha.has_value()) absl::StrAppend(&text, " rhs_mid_alpha=", Number(*raw.rhs_mid_alpha));
+  if (raw.hadamard.has_value()) absl::StrAppend(&text, " hadamard=", raw.hadamard->block);
   if (raw.allow_dummy_gradient_into_qtensor) text += " dummy_gradient";
   return text + ")";
 }

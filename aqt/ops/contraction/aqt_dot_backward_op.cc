@@ -149,12 +149,17 @@ class BackwardOp : public DotOp, public HasFields<DotBackwardFields> {
     const Value& product = result.out;
     Axes permutation(plan.to_operand.size());
     for (size_t j = 0; j < permutation.size(); ++j) permutation[plan.to_operand[j]] = static_cast<int64_t>(j);
-    const Value gradient = ops::Transpose(product, permutation);
+    Value gradient = ops::Transpose(product, permutation);
 
     const Quantizer& quantizer = dot_->forward(side).quantizer;
+    // Of the rotated operand, if the product has its qvalue, or a mask is applied; then rotated back.
+    const SidePlan& own = dot_->engine().forward().side(side);
+    const bool is_rotated = plan.other == OtherOperand::kForwardQvalue;
+    const auto rotated = [&](const Value& x) { return Rotated(dot_->config.fwd.hadamard, x, own.axes); };
     if (!GradientBound(quantizer.numerics, DType::kF32).has_value()) {
-      return UntileOperandGradient(*dot_, side, gradient);
+      return UntileOperandGradient(*dot_, side, is_rotated ? rotated(gradient) : gradient);
     }
+    if (!is_rotated) gradient = rotated(gradient);
     const Value* kept = Residual(side, ResidualKind::kClipMask, in);
     const Value mask =
         kept != nullptr
@@ -165,7 +170,7 @@ class BackwardOp : public DotOp, public HasFields<DotBackwardFields> {
     const Value clipped = ClipMaskChooses(dtype, dot_->semantics().arithmetic)
                               ? ops::Select(ops::Equal(ToF32(mask), 0.0), 0.0, ToF32(gradient))
                               : MulIn(dtype, ToF32(gradient), ToF32(mask));
-    return UntileOperandGradient(*dot_, side, FromF32(clipped, dtype));
+    return UntileOperandGradient(*dot_, side, rotated(FromF32(clipped, dtype)));
   }
 
   const std::shared_ptr<const Impl> dot_;

@@ -246,7 +246,7 @@ class ForwardOp : public DotOp, public HasFields<DotForwardFields> {
  private:
   Value ClipMask(Side side, const Value& x, const Value& scale) const {
     const Quantizer& quantizer = dot_->forward(side).quantizer;
-    return NotClipped(quantizer.numerics, ScaleValue(quantizer, TileOperand(*dot_, side, x), scale));
+    return NotClipped(quantizer.numerics, ScaleValue(quantizer, RotatedOperand(*dot_, side, x), scale));
   }
 
   const std::shared_ptr<const Impl> dot_;

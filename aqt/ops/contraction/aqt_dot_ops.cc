@@ -37,6 +37,10 @@ Value TileOperand(const AqtDot::Impl& dot, Side side, const Value& x) {
   return operand.num_other == 0 ? tiled : ops::BroadcastInDim(tiled, operand.shape, axes);
 }
 
+Value RotatedOperand(const AqtDot::Impl& dot, Side side, const Value& x) {
+  return Rotated(dot.config.fwd.hadamard, TileOperand(dot, side, x), dot.engine().forward().side(side).axes);
+}
+
 Value UntileOperandGradient(const AqtDot::Impl& dot, Side side, const Value& gradient) {
   if (!dot.tiled().has_value()) return gradient;
   const int64_t num_other = dot.tiled()->operand(side).num_other;

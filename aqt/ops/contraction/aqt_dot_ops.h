@@ -98,6 +98,8 @@ namespace internal {
 
 // Tiling in basic operations: an operand tiled, its gradient untiled, the product untiled, and its gradient tiled.
 Value TileOperand(const AqtDot::Impl& dot, Side side, const Value& x);
+// An operand as the forward pass calibrates and quantizes it: tiled, then rotated.
+Value RotatedOperand(const AqtDot::Impl& dot, Side side, const Value& x);
 Value UntileOperandGradient(const AqtDot::Impl& dot, Side side, const Value& gradient);
 Value UntileProduct(const AqtDot::Impl& dot, const Value& product);
 Value TileProductGradient(const AqtDot::Impl& dot, const Value& g);

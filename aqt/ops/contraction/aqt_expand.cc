@@ -316,8 +316,16 @@ ExpandedProduct ExpandProduct(const DotGeneralRaw& config, const ProductSide& lh
                               const ExpandedMeeting& meeting, DType dtype, const Semantics& semantics) {
   const ProductGeometry& geometry = meeting.geometry;
   const DotDims& dims = geometry.dims;
-  ExpandedSide lhs = ExpandSide(config.lhs, lhs_in, geometry, Side::kLhs, dtype, semantics);
-  ExpandedSide rhs = ExpandSide(config.rhs, rhs_in, geometry, Side::kRhs, dtype, semantics);
+  const auto rotated = [&](const ProductSide& in, Side side) {
+    ProductSide own = in;
+    if (config.hadamard.has_value() && !in.prepared.has_value()) {
+      own.x = Rotated(config.hadamard, in.x, OperandAxesOf(dims, side, in.x.rank()));
+    }
+    return own;
+  };
+  const ProductSide lhs_rotated = rotated(lhs_in, Side::kLhs), rhs_rotated = rotated(rhs_in, Side::kRhs);
+  ExpandedSide lhs = ExpandSide(config.lhs, lhs_rotated, geometry, Side::kLhs, dtype, semantics);
+  ExpandedSide rhs = ExpandSide(config.rhs, rhs_rotated, geometry, Side::kRhs, dtype, semantics);
   if (Scales(config.lhs, lhs, DequantMode::kOtherInput)) MultiplyIntoOther(lhs, Side::kLhs, dims, rhs);
   if (Scales(config.rhs, rhs, DequantMode::kOtherInput)) MultiplyIntoOther(rhs, Side::kRhs, dims, lhs);
   // AQT on CPU widens two 4-bit operands.

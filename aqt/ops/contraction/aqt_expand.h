@@ -14,6 +14,7 @@
 #include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"
 #include "aqt/graph/value.h"
+#include "aqt/kernels/contraction.h"
 #include "aqt/ops/contraction/opaque_ops.h"
 #include "aqt/quant/config/config.h"
 #include "aqt/quant/config/semantics.h"
@@ -94,6 +95,9 @@ ExpandedProduct ExpandProduct(const DotGeneralRaw& config, const ProductSide& lh
 // ones.
 ExpandedProduct ExpandGradientProduct(const DotGeneralRaw& config, const ProductSide& lhs, const ProductSide& rhs,
                                       const ExpandedMeeting& meeting, DType dtype, const Semantics& semantics);
+
+// x rotated as DotGeneralRaw::hadamard rotates an operand with these axes; x itself without a hadamard.
+Value Rotated(const std::optional<Hadamard>& hadamard, const Value& x, const kernels::OperandAxes& axes);
 
 // qvalue * scale - the bias of the quantizer's calibration, if it has one; rounded to `dtype`.
 Value Dequantized(const Quantizer& quantizer, const Value& qvalue, const Value& scale, DType dtype);

@@ -30,8 +30,9 @@ std::string ToText(const PanelKey& key) {
                       static_cast<int>(f.layout), ", element ", static_cast<int>(f.element),
                       f.has_correction ? ", corrected" : "", ", width ", f.width, ", group ", f.k_group, ", axes [",
                       axes(key.axes.batch), "][", axes(key.axes.rows), "][", axes(key.axes.k), "], ",
-                      key.feature_groups, " feature groups, ", key.dequantized ? "dequantized " : "",
-                      ToString(key.dtype));
+                      key.feature_groups, " feature groups, ",
+                      key.hadamard_block != 0 ? absl::StrCat("hadamard=", key.hadamard_block, ", ") : "",
+                      key.dequantized ? "dequantized " : "", ToString(key.dtype));
 }
 
 class PackOp : public DotOp {

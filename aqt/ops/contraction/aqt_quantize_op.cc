@@ -1,6 +1,7 @@
 #include "aqt/ops/contraction/aqt_dot_ops.h"
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,7 +34,9 @@ class QuantizeOp : public DotOp, public HasFields<DotQuantizeFields> {
 
   std::string Name() const override { return "aqt_quantize"; }
   std::string Attributes() const override {
+    const std::optional<Hadamard>& hadamard = dot_->config.fwd.hadamard;
     return absl::StrCat(DescribeQuantizer(quantizer()), " axes=[", absl::StrJoin(dot_->shared_axes(side_), ","), "]",
+                        hadamard.has_value() ? absl::StrCat(" hadamard=", hadamard->block) : "",
                         ArithmeticText(dot_->semantics()));
   }
   const AqtDot::Impl& dot() const override { return *dot_; }
@@ -58,7 +61,8 @@ class QuantizeOp : public DotOp, public HasFields<DotQuantizeFields> {
       if (context.key.has_value()) {
         context.key = OperandKey(*context.key, RoleOf(*dot_, Pass::kFwd, side_), dot_->semantics().prng_layout);
       }
-      const ArrayRef x = dot_->tiled().has_value() ? dot_->tiled()->operand(side_).View(in[0]) : in[0].ref();
+      Array rotated;
+      const ArrayRef x = dot_->engine().RotatedView(side_, in[0], rotated);
       QTensor scaled{.scale = {in[1]}, .dequant_dtype = x.dtype};
       AQT_ASSIGN_OR_RETURN(const QTensor qtensor,
                            CalculateQvalue(quantizer(), x, std::move(scaled), context, dot_->semantics()));
@@ -69,7 +73,7 @@ class QuantizeOp : public DotOp, public HasFields<DotQuantizeFields> {
   }
 
   std::vector<Value> Expand(absl::Span<const Value> in) const override {
-    ProductSide operand{.x = TileOperand(*dot_, side_, in[0]),
+    ProductSide operand{.x = RotatedOperand(*dot_, side_, in[0]),
                         .key = KeyFor(*dot_, has_key_ ? &in.back() : nullptr, Pass::kFwd, side_)};
     if (has_scale_) operand.scale = in[1];
     const QuantizedValue out = QuantizeValue(quantizer(), operand, dot_->shared_axes(side_), dot_->semantics());

@@ -115,6 +115,15 @@ inline DotGeneralRaw RandomRaw(Random& random, bool backward) {
   return raw;
 }
 
+// Rotates some of the contractions.
+inline void AddHadamards(Random& random, DotGeneral& config) {
+  for (DotGeneralRaw* raw : {&config.fwd, &config.dlhs, &config.drhs}) {
+    const bool quantizes = IsQuantized(raw->lhs.quantizer.numerics) || IsQuantized(raw->rhs.quantizer.numerics);
+    if (!quantizes || random.Below(3) != 0) continue;
+    raw->hadamard = Hadamard{.block = int64_t{2} << random.Below(5)};
+  }
+}
+
 // Gives calibrations with state to some of the six operands.
 inline void AddStates(Random& random, DotGeneral& config) {
   for (DotGeneralRaw* raw : {&config.fwd, &config.dlhs, &config.drhs}) {
@@ -259,6 +268,7 @@ inline Problem RandomDotProblem(Random& random) {
     problem.config = FullyQuantized();
   } else {
     problem.config = {RandomRaw(random, false), RandomRaw(random, true), RandomRaw(random, true)};
+    AddHadamards(random, problem.config);
   }
   const DType dtype = RandomFloat(random);
   struct Axis {
@@ -412,8 +422,10 @@ inline ContractionProblem RandomEinsumProblem(Random& random) {
   } while (equation.lhs_shape.num_elements() > kMaxElements || equation.rhs_shape.num_elements() > kMaxElements ||
            equation.out_shape.num_elements() > kMaxElements);
   problem.dims = EinsumDims{equation.text};
-  if (random.Below(4) != 0)
+  if (random.Below(4) != 0) {
     problem.config = {RandomRaw(random, false), RandomRaw(random, true), RandomRaw(random, true)};
+    AddHadamards(random, problem.config);
+  }
   FillOperands(random, equation.lhs_shape, equation.rhs_shape, problem);
   if (random.Below(4) == 0) problem.rhs = Cast(problem.rhs, RandomFloat(random));
   if (problem.is_float()) problem.semantics.compat = {};  // ops::Einsum has none

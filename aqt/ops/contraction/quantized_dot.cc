@@ -96,8 +96,9 @@ AqtDot::State StateOf(const AqtDot& dot, const QuantizedDotOptions& options, boo
 AqtDot::Operand OperandOf(const AqtDot& dot, Side side, const QuantizedDotOptions& options, const Value& x,
                           const std::optional<Value>& key, const AqtDot::State& state, absl::string_view name,
                           const SourceLine& where) {
-  const Slot value_slot = FrozenSlot(name, side, FrozenPart::kValue),
-             scale_slot = FrozenSlot(name, side, FrozenPart::kScale);
+  const std::optional<Hadamard>& hadamard = options.config.fwd.hadamard;
+  const Slot value_slot = FrozenSlot(name, side, FrozenPart::kValue, hadamard),
+             scale_slot = FrozenSlot(name, side, FrozenPart::kScale, hadamard);
   const bool scale_only = FreezerOf(options, side) == FreezerMode::kScale;
   if (IsFrozen(options, side, QuantMode::kConvert)) {
     std::optional<Value> scale;
@@ -146,8 +147,9 @@ Side SideInProduct(const ContractionDims& dims, const Aval& lhs, const Aval& rhs
   return lowering.ok() ? lowering->InProduct(side) : side;
 }
 
-Slot FrozenSlot(absl::string_view name, Side side, FrozenPart part) {
-  return {SlotKind::kFrozen, PathOf(name, absl::StrCat(side == Side::kLhs ? "qlhs" : "qrhs", "/",
+Slot FrozenSlot(absl::string_view name, Side side, FrozenPart part, const std::optional<Hadamard>& hadamard) {
+  const std::string rotation = hadamard.has_value() ? absl::StrCat("hadamard_", hadamard->block, "/") : "";
+  return {SlotKind::kFrozen, PathOf(name, absl::StrCat(side == Side::kLhs ? "qlhs" : "qrhs", "/", rotation,
                                                        part == FrozenPart::kValue ? "value" : "scale"))};
 }
 

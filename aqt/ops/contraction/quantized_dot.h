@@ -35,7 +35,7 @@ struct QuantizedDotOptions {
   //   kTrain      the operation quantizes it
   //   kCalibrate  the same; statistics are updated. Needs a calibration with state (quant/tensor/calibration.h)
   //   kConvert    it is quantized by its own equation, whose results are also the frozen outputs
-  //               "<name>/qlhs/value" and ".../scale" (qrhs for rhs; see FreezerMode)
+  //               "<name>/qlhs/value" and ".../scale" (qrhs for rhs; see FreezerMode and FrozenSlot)
   //   kServe      these are frozen inputs; a float operand that is stored is unused
   // Statistics are inputs "<name>/fwd.lhs/<statistic>" of kind stat, and outputs where they are updated; those of the
   // gradients ("<name>/dlhs.lhs/...") only with a gradient.
@@ -62,8 +62,10 @@ Side SideInProduct(const ContractionDims& dims, const Aval& lhs, const Aval& rhs
 
 // The part of an operand's quantized form that a frozen slot holds.
 enum class FrozenPart { kValue, kScale };
-// The input or output that holds the quantized form of one side of the product.
-Slot FrozenSlot(absl::string_view name, Side side, FrozenPart part);
+// The input or output that holds the quantized form of one side of the product: "<name>/qrhs/value". That of a rotated
+// side has another name, "<name>/qrhs/hadamard_64/value", so that it is not taken for one that is not.
+Slot FrozenSlot(absl::string_view name, Side side, FrozenPart part,
+                const std::optional<Hadamard>& hadamard = std::nullopt);
 
 // The input or output that holds a statistic.
 Slot StatSlot(absl::string_view name, const StateSlot& slot);

@@ -149,6 +149,19 @@ struct LocalAqt {
   bool operator==(const LocalAqt&) const = default;
 };
 
+// Rotates the contracting axes of both operands before they are calibrated and quantized, by the Walsh-Hadamard
+// transform of blocks of `block` elements (aqt/kernels/quantize/hadamard.h). The contracting axes count as one,
+// row-major in the order of the contraction; with a tiling or LocalAqt those of a tile. If their extent is not a
+// multiple of the block, the rest is rotated in smaller powers of two. The product stays the same but for rounding;
+// outliers in a few channels no longer determine the scale of a row.
+//
+// A rotated operand is rounded to its dtype. An operand that is not quantized is rotated, too. Gradients: see
+// DotGeneral.
+struct Hadamard {
+  int64_t block = 64;  // a power of two from 2 to 4096
+  bool operator==(const Hadamard&) const = default;
+};
+
 // One contraction.
 struct DotGeneralRaw {
   Tensor lhs = {}, rhs = {};
@@ -158,12 +171,20 @@ struct DotGeneralRaw {
   std::optional<LocalAqt> local_aqt = std::nullopt;
   // SmoothQuant-like exponents; null = off.
   std::optional<double> lhs_mid_alpha = std::nullopt, rhs_mid_alpha = std::nullopt;
+  // Not with mid alphas, in convolutions, or with groups of rows; needs a quantized operand.
+  std::optional<Hadamard> hadamard = std::nullopt;
   bool allow_dummy_gradient_into_qtensor = false;
   bool operator==(const DotGeneralRaw&) const = default;
 };
 
 // A contraction and its two gradients. fwd: lhs x rhs -> out. dlhs: g x rhs -> gradient of lhs. drhs: g x lhs ->
 // gradient of rhs. In both backward contractions the incoming gradient g is "lhs" and the saved operand is "rhs".
+//
+// Rotations (DotGeneralRaw::hadamard): each contraction rotates the axes that it sums over itself. The saved operands
+// are the float operands, not rotated by fwd: a rotation is orthogonal, so g x rhs is already the gradient of lhs.
+// Where a gradient reads the quantized operand of a rotated forward pass (use_fwd_quant), its result is the gradient of
+// the rotated operand, and is rotated back. With clip_gradient, the gradient of the rotated operand is masked, then
+// rotated back.
 //
 // With a tiling, each tile of a contracting axis is a contraction with its own scales: the operands are viewed in a
 // shape whose batch axes include the tiles, fwd, dlhs and drhs work on those shapes (their calib_shared_axes and

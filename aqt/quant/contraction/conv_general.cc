@@ -26,6 +26,7 @@ absl::Status CheckConfig(const DotGeneralRaw& config) {
   if (config.lhs_mid_alpha.has_value() || config.rhs_mid_alpha.has_value()) {
     return Invalid("mid alphas do not apply to a convolution");
   }
+  if (config.hadamard.has_value()) return Invalid("hadamard does not apply to a convolution; leave it out");
   if (config.local_aqt.has_value()) return Invalid("local_aqt does not apply to a convolution");
   for (const Side side : internal::kSides) {
     const Tensor& tensor = side == Side::kLhs ? config.lhs : config.rhs;

@@ -327,6 +327,7 @@ std::string Text(const TensorTiling& tiling) {
 std::string Text(const DotGeneralRaw& raw) {
   std::ostringstream os;
   os << Text(raw.lhs) << " | " << Text(raw.rhs);
+  if (raw.hadamard.has_value()) os << " | hadamard " << raw.hadamard->block;
   if (raw.local_aqt.has_value()) {
     os << " | local count " << raw.local_aqt->contraction_axis_shard_count.value_or(0) << " size "
        << raw.local_aqt->contraction_axis_shard_size.value_or(0);
@@ -357,7 +358,13 @@ struct Problem {
 
 Problem RandomProblem(Generator& random) {
   DotGeneral config{.fwd = random.RandomRaw(false), .dlhs = random.RandomRaw(true), .drhs = random.RandomRaw(true)};
-  for (DotGeneralRaw* raw : {&config.fwd, &config.dlhs, &config.drhs}) Repair(*raw, raw != &config.fwd);
+  for (DotGeneralRaw* raw : {&config.fwd, &config.dlhs, &config.drhs}) {
+    Repair(*raw, raw != &config.fwd);
+    if (!random.OneIn(3) || (!IsQuantized(raw->lhs.quantizer.numerics) && !IsQuantized(raw->rhs.quantizer.numerics)))
+      continue;
+    raw->hadamard = Hadamard{.block = random.Pick<int64_t>({2, 4, 8, 16, 64})};
+    raw->lhs_mid_alpha = raw->rhs_mid_alpha = std::nullopt;
+  }
   const Generator::Shapes shapes = random.RandomShapes();
   for (DotGeneralRaw* raw : {&config.fwd, &config.dlhs, &config.drhs}) {
     const bool forward = raw == &config.fwd;
@@ -384,12 +391,14 @@ Problem RandomProblem(Generator& random) {
 
 // How often the generator made what the test is for.
 struct Coverage {
-  int64_t legal = 0, packed = 0, cut = 0, tiled = 0, prepared = 0;
+  int64_t legal = 0, packed = 0, cut = 0, tiled = 0, prepared = 0, rotated = 0;
 
   void Add(const DotGeneral& config, const Exact& exact) {
     ++legal;
     packed += exact.out + exact.dlhs + exact.drhs;
     tiled += config.tiling.has_value() && (exact.out || exact.dlhs || exact.drhs);
+    rotated += (exact.out && config.fwd.hadamard.has_value()) + (exact.dlhs && config.dlhs.hadamard.has_value()) +
+               (exact.drhs && config.drhs.hadamard.has_value());
     cut += (config.dlhs.local_aqt.has_value() && exact.dlhs) + (config.drhs.local_aqt.has_value() && exact.drhs);
   }
 };
@@ -482,6 +491,7 @@ TEST(Property, PlanEqualsReference) {
     EXPECT_GE(coverage.packed, num_cases / 2);
     EXPECT_GE(coverage.cut, num_cases / 10);
     EXPECT_GE(coverage.tiled, num_cases / 10);
+    EXPECT_GE(coverage.rotated, num_cases / 5);
     EXPECT_GE(coverage.prepared, num_cases);
   }
 }

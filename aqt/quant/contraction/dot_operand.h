@@ -22,6 +22,8 @@ namespace aqt {
 // are no panels for the lhs of a convolution, of a ragged contraction or of WeightOnly::kDigits, nor for an operand
 // that is multiplied by the scales of the other one (DEQUANT_MODE_OTHER_INPUT there). For integers in tiles of k, an
 // rhs may also take 8, 4 or 2 bits, with its scales (kernels::PrefersDigitsOfIntegers); lhs then has no panels.
+//
+// With DotGeneralRaw::hadamard the tensor is that of the rotated operand. A plan without the same rotation refuses it.
 class PreparedOperand {
  public:
   PreparedOperand() = default;

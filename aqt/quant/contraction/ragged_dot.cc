@@ -25,6 +25,9 @@ absl::Status CheckConfig(const DotGeneral& config, PlanPasses passes) {
     if (raw->lhs_mid_alpha.has_value() || raw->rhs_mid_alpha.has_value() || raw->local_aqt.has_value()) {
       return absl::InvalidArgumentError(absl::StrCat(name, ": mid alphas and local_aqt are not supported with groups"));
     }
+    if (raw->hadamard.has_value()) {
+      return absl::InvalidArgumentError(absl::StrCat(name, ": hadamard is not supported with groups; leave it out"));
+    }
     const bool has_groups = raw != &config.drhs && IsQuantized(raw->rhs.quantizer.numerics);
     if (has_groups && raw->rhs.dequant_mode == DequantMode::kOtherInput) {
       return absl::InvalidArgumentError(absl::StrCat(

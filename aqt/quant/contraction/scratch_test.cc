@@ -158,6 +158,12 @@ std::vector<NamedConfig> Configs() {
   DotGeneral mid = *FullyQuantized({.use_fwd_quant = false});
   mid.fwd.lhs_mid_alpha = 0.5;
   configs.push_back({"mid scales", mid});
+  DotGeneral rotated = *FullyQuantized({.use_stochastic_rounding = false});
+  for (DotGeneralRaw* raw : {&rotated.fwd, &rotated.dlhs, &rotated.drhs}) raw->hadamard = Hadamard{.block = 8};
+  for (Tensor* tensor : {&rotated.fwd.lhs, &rotated.fwd.rhs}) {
+    std::get<IntSymmetric>(tensor->quantizer.numerics).clip_gradient = true;
+  }
+  configs.push_back({"hadamard", rotated});
   DotGeneral local = *FullyQuantized({.use_fwd_quant = false});
   local.drhs.local_aqt = LocalAqt{.contraction_axis_shard_count = 2};
   configs.push_back({"LocalAqt", local});
@@ -196,7 +202,8 @@ TEST(ScratchBytes, AreWhatARaggedDotTakes) {
   const Array lhs = RandomArray(DType::kF32, {12, 20}, 1), rhs = RandomArray(DType::kF32, {3, 20, 8}, 2),
               g = RandomArray(DType::kF32, {12, 8}, 3);
   for (const NamedConfig& named : Configs()) {
-    if (named.name == "mid scales" || named.name == "LocalAqt" || named.name == "tiles") continue;
+    if (named.name == "mid scales" || named.name == "hadamard" || named.name == "LocalAqt" || named.name == "tiles")
+      continue;
     ExpectPlanned(named.name, RaggedDotPlan::Make(named.config, lhs.aval(), rhs.aval()),
                   [&](const RaggedDotPlan& plan, const Runtime& runtime) {
                     ArrayBuilder out(plan.out_aval()), dlhs(plan.lhs_aval()), drhs(plan.rhs_aval());

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "aqt/kernels/quantize/hadamard.h"
 #include "aqt/quant/numerics/numerics.h"
 
 namespace aqt {
@@ -86,6 +87,25 @@ absl::Status ValidateMidAlphas(const DotGeneralRaw& raw) {
     if (!alpha.has_value() || std::isfinite(*alpha)) continue;
     return absl::InvalidArgumentError(
         absl::StrCat(lhs ? "lhs" : "rhs", "_mid_alpha = ", *alpha, ", expected a finite number"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateHadamard(const DotGeneralRaw& raw) {
+  if (!raw.hadamard.has_value()) return absl::OkStatus();
+  const auto invalid = [](absl::string_view what) {
+    return absl::InvalidArgumentError(absl::StrCat("hadamard: ", what));
+  };
+  const int64_t block = raw.hadamard->block;
+  if (block < kernels::kMinHadamardBlock || block > kernels::kMaxHadamardBlock || (block & (block - 1)) != 0) {
+    return invalid(absl::StrCat("block = ", block, ", expected a power of two from ", kernels::kMinHadamardBlock,
+                                " to ", kernels::kMaxHadamardBlock));
+  }
+  if (!IsQuantized(raw.lhs.quantizer.numerics) && !IsQuantized(raw.rhs.quantizer.numerics)) {
+    return invalid("neither operand is quantized, so a rotation would change nothing; leave hadamard out");
+  }
+  if (raw.lhs_mid_alpha.has_value() || raw.rhs_mid_alpha.has_value()) {
+    return invalid("does not go together with mid alphas, which also balance the operands; leave one of them out");
   }
   return absl::OkStatus();
 }

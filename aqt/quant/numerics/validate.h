@@ -31,6 +31,10 @@ std::optional<DType> ProductDType(const Tensor& tensor);
 // InvalidArgument for an alpha that is not finite, and for alphas with CALIBRATION_MODE_REMAINING_AXIS on a side.
 absl::Status ValidateMidAlphas(const DotGeneralRaw& raw);
 
+// InvalidArgument for a block that is not a power of two from 2 to 4096, and for a hadamard together with mid alphas or
+// without a quantized operand.
+absl::Status ValidateHadamard(const DotGeneralRaw& raw);
+
 // InvalidArgument when a field is missing, not positive, or does not belong to the rule.
 absl::Status ValidateLocalAqt(const LocalAqt& config);
 

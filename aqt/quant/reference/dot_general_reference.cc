@@ -25,6 +25,7 @@ using reference::Plus;
 using reference::ProductAxes;
 using reference::Quantized;
 using reference::QuantizedProduct;
+using reference::Rotated;
 using reference::Round;
 using reference::Times;
 using reference::ToArray;
@@ -56,14 +57,18 @@ Value Gradient(Side wrt, const DotGeneral& config, const QuantizedProduct& forwa
     for (size_t axis = 0; axis < p.size(); ++axis) i[backward.to_operand[axis]] = p[axis];
     out[i] = product(p);
   });
-  if (x_quantized.mask.empty()) return out;
-  for (size_t i = 0; i < out.data.size(); ++i) {
+  // The gradient of the rotated operand, where that is known or masked; then that of the operand.
+  const Axes& contracting = is_lhs ? dims.lhs_contracting : dims.rhs_contracting;
+  const bool clips = !x_quantized.mask.empty();
+  if (clips && !raw.rhs.use_fwd_quant) out = Rotated(config.fwd.hadamard, out, contracting);
+  for (size_t i = 0; i < x_quantized.mask.size(); ++i) {
     if (semantics.arithmetic == Arithmetic::kXlaCompatible && out.dtype != DType::kBF16) {
       if (x_quantized.mask[i] == 0) out.data[i] = 0;
     } else {
       out.data[i] = Times(out.dtype, static_cast<float>(out.data[i]), x_quantized.mask[i]);
     }
   }
+  if (clips || raw.rhs.use_fwd_quant) out = Rotated(config.fwd.hadamard, out, contracting);
   return out;
 }
 

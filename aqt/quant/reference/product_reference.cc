@@ -11,6 +11,7 @@
 #include "aqt/core/subnormals.h"
 #include "aqt/kernels/digits/digits.h"
 #include "aqt/kernels/digits/reference.h"
+#include "aqt/kernels/quantize/hadamard_reference.h"
 #include "aqt/quant/numerics/arith.h"
 #include "aqt/quant/numerics/numerics.h"
 #include "aqt/quant/reference/scale_reference.h"
@@ -264,10 +265,37 @@ void MultiplyOther(const Value& scale, const Axes& own_contracting, const Axes& 
   });
 }
 
-QuantizedProduct Multiply(const DotGeneralRaw& config, const Value& lhs, const Value& rhs, const DotDims& dims,
+Value Rotated(const std::optional<Hadamard>& hadamard, const Value& x, const Axes& contracting) {
+  if (!hadamard.has_value()) return x;
+  Value out = x;
+  Index rows = x.shape, sums;
+  for (const int64_t axis : contracting) {
+    sums.push_back(x.shape[axis]);
+    rows[axis] = 1;
+  }
+  ForEach(rows, [&](const Index& r) {
+    std::vector<float> row;
+    const auto for_row = [&](auto f) {
+      ForEach(sums, [&](const Index& s) {
+        Index i = r;
+        for (size_t j = 0; j < contracting.size(); ++j) i[contracting[j]] = s[j];
+        f(i);
+      });
+    };
+    for_row([&](const Index& i) { row.push_back(x(i)); });
+    kernels::reference::HadamardRow(x.dtype, hadamard->block, static_cast<int64_t>(row.size()), row.data());
+    size_t next = 0;
+    for_row([&](const Index& i) { out[i] = row[next++]; });
+  });
+  return out;
+}
+
+QuantizedProduct Multiply(const DotGeneralRaw& config, const Value& lhs_in, const Value& rhs_in, const DotDims& dims,
                           const std::optional<Key>& lhs_key, const std::optional<Key>& rhs_key,
                           const Semantics& semantics) {
   QuantizedProduct r;
+  const Value lhs = Rotated(config.hadamard, lhs_in, dims.lhs_contracting);
+  const Value rhs = Rotated(config.hadamard, rhs_in, dims.rhs_contracting);
   Value lhs_calibrated = lhs, rhs_calibrated = rhs;
   if (config.lhs_mid_alpha.has_value() || config.rhs_mid_alpha.has_value()) {
     const Value lhs_mid = MidScale(lhs, dims.lhs_contracting, dims.lhs_batch, config.lhs_mid_alpha);

@@ -39,6 +39,9 @@ struct ProductAxes {
 void MultiplyOther(const Value& scale, const Axes& own_contracting, const Axes& own_batch,
                    const Axes& other_contracting, const Axes& other_batch, Value& other);
 
+// x rotated by DotGeneralRaw::hadamard, if that is set, along its contracting axes.
+Value Rotated(const std::optional<Hadamard>& hadamard, const Value& x, const Axes& contracting);
+
 // A product and its quantized sides.
 struct QuantizedProduct {
   Value out;

@@ -40,6 +40,8 @@ constexpr config::Rename kRenames[] = {
     {"DotGeneralRaw", "dg_quantizer", "lhs { quantizer { ... } } and rhs { quantizer { ... } }"},
     {"DotGeneralRaw", "lhs_mid", "lhs_mid_alpha: ..."},
     {"DotGeneralRaw", "rhs_mid", "rhs_mid_alpha: ..."},
+    {"DotGeneral", "hadamard", "fwd { hadamard { block: ... } }, or in dlhs or drhs"},
+    {"", "hadamard_block", "hadamard { block: ... }, in fwd, dlhs or drhs"},
     {"DotGeneralRaw", "jax_scope_name", "nothing: scopes are those of the program"},
     {"", "int_numerics", "int_symmetric"},
     {"", "IntNumerics", "int_symmetric"},

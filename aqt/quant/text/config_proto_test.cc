@@ -223,6 +223,11 @@ void AddContractions(std::vector<NamedConfig>& configs) {
   mid.fwd.lhs_mid_alpha = 0.5;
   mid.fwd.rhs_mid_alpha = 0.0;
   configs.push_back({"mid alphas", mid});
+
+  DotGeneral rotated = FullyQuantized();
+  rotated.fwd.hadamard = Hadamard{.block = 4096};
+  rotated.dlhs.hadamard = Hadamard{};
+  configs.push_back({"hadamard", rotated});
 }
 
 // Every field of every message is written by at least one of these.

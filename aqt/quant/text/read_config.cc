@@ -104,6 +104,11 @@ absl::StatusOr<DotGeneralRaw> Read(const config::DotGeneralRaw& m, const ConfigP
   if (m.has_rhs_mid_alpha()) raw.rhs_mid_alpha = m.rhs_mid_alpha();
   const ConfigPath alpha = path.In(m, m.has_lhs_mid_alpha() ? "lhs_mid_alpha" : "rhs_mid_alpha");
   AQT_RETURN_IF_ERROR(alpha.At(ValidateMidAlphas(raw)));
+  if (m.has_hadamard()) {
+    Hadamard& hadamard = raw.hadamard.emplace();
+    if (m.hadamard().has_block()) hadamard.block = m.hadamard().block();
+  }
+  AQT_RETURN_IF_ERROR(path.In(m, "hadamard").At(ValidateHadamard(raw)));
   raw.allow_dummy_gradient_into_qtensor = m.allow_dummy_gradient_into_qtensor();
   return raw;
 }

@@ -65,6 +65,7 @@ void Write(const DotGeneralRaw& raw, config::DotGeneralRaw* out) {
   }
   if (raw.lhs_mid_alpha.has_value()) out->set_lhs_mid_alpha(*raw.lhs_mid_alpha);
   if (raw.rhs_mid_alpha.has_value()) out->set_rhs_mid_alpha(*raw.rhs_mid_alpha);
+  if (raw.hadamard.has_value()) out->mutable_hadamard()->set_block(raw.hadamard->block);
   if (raw.allow_dummy_gradient_into_qtensor) out->set_allow_dummy_gradient_into_qtensor(true);
 }
 

@@ -139,7 +139,8 @@ class Injector {
       if ((side == Side::kLhs ? lhs_mode : rhs_mode) != QuantMode::kServe || frozen_ == nullptr) continue;
       const Side in_product = SideInProduct(dims, program_.aval(eqn.in[0]), program_.aval(eqn.in[1]), side);
       for (const FrozenPart part : {FrozenPart::kValue, FrozenPart::kScale}) {
-        const Slot slot = FrozenSlot(report_.contractions.back().name, in_product, part);
+        const Slot slot =
+            FrozenSlot(report_.contractions.back().name, in_product, part, rule.dot_general->fwd.hadamard);
         const bool needed =
             freezer == FreezerMode::kValueAndScale || (freezer == FreezerMode::kScale && part == FrozenPart::kScale);
         if (!needed || frozen_->contains(slot)) continue;

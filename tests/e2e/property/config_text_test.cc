@@ -187,6 +187,12 @@ class Generator {
   DotGeneralRaw Raw() {
     DotGeneralRaw raw{.lhs = SomeTensor(), .rhs = SomeTensor()};
     raw.dg_accumulator_dtype = OneIn(9) ? DType::kS32 : Float();
+    if (OneIn(9)) {
+      raw.hadamard = Hadamard{.block = int64_t{2} << random_.Below(12)};
+      if (!IsQuantized(raw.lhs.quantizer.numerics) && !IsQuantized(raw.rhs.quantizer.numerics)) raw.hadamard.reset();
+      raw.allow_dummy_gradient_into_qtensor = OneIn(4);
+      return raw;
+    }
     if (OneIn(9)) raw.lhs_mid_alpha = random_.Uniform(-1, 1);
     if (OneIn(9)) raw.rhs_mid_alpha = 0.0;
     raw.allow_dummy_gradient_into_qtensor = OneIn(4);

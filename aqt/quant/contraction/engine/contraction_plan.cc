@@ -155,7 +155,8 @@ void ContractionPlan::AddResiduals(Side side) {
     add(ResidualKind::kValue, operand(side));
   }
   // Backward can compute the mask from the float operand and its scale only if that operand was quantized.
-  const bool keeps_mask = clips && (keeps_qvalue || fwd_.HasMidScales());
+  const bool is_rotated = fwd_.side(side).hadamard_block != 0;
+  const bool keeps_mask = clips && (keeps_qvalue || fwd_.HasMidScales() || is_rotated);
   if (keeps_qvalue || (clips && !keeps_mask)) add(ResidualKind::kScale, {spec->scale_dtype, spec->scale_shape});
   if (keeps_mask) add(ResidualKind::kClipMask, {DType::kS8, shape});
 }
@@ -173,6 +174,10 @@ bool ContractionPlan::ClipsGradient(Side side) const {
   return spec.has_value() && GradientBound(spec->numerics, spec->scaled_dtype).has_value();
 }
 
+bool ContractionPlan::GradientIsRotated(Side side) const {
+  return fwd_.side(side).hadamard_block != 0 && gradient(side).other == OtherOperand::kForwardQvalue;
+}
+
 absl::StatusOr<ArrayRef> ContractionPlan::ForwardScaleInGradient(const GradientPlan& gradient,
                                                                  const ArrayRef& scale) const {
   return ScaleToOther(scale, Side::kRhs, gradient.dims, fwd_.product_shape.rank());
@@ -182,7 +187,8 @@ bool ContractionPlan::QuantizesIntoPanels(Side side, Side operand) const {
   const GradientPlan& plan = gradient(side);
   const ProductPlan& product = plan.product;
   return plan.other == OtherOperand::kForwardQvalue && product.fuses && product.contraction.product == DType::kS32 &&
-         !product.tiled.has_value() && !product.geometry.windows.has_value() && product.side(operand).PacksDirectly();
+         product.lhs.hadamard_block == 0 && !product.tiled.has_value() && !product.geometry.windows.has_value() &&
+         product.side(operand).PacksDirectly();
 }
 
 bool ContractionPlan::MultipliesWhilePacking(Side side) const {
@@ -208,7 +214,7 @@ int64_t ContractionPlan::ForwardScratchBytes(bool lhs_is_packed, bool rhs_is_pac
     if (!(side == Side::kLhs ? lhs_is_packed : rhs_is_packed)) continue;
     for (const ScratchSlot slot :
          {ScratchSlot::kLhsScaleWork, ScratchSlot::kLhsScale, ScratchSlot::kLhsQvalue, ScratchSlot::kLhsOperand,
-          ScratchSlot::kLhsGathered, ScratchSlot::kLhsConverted, ScratchSlot::kLhsPacked}) {
+          ScratchSlot::kLhsGathered, ScratchSlot::kLhsConverted, ScratchSlot::kLhsPacked, ScratchSlot::kLhsRotated}) {
       sizes.Remove(OfSide(side == Side::kLhs, slot));
     }
   }
@@ -239,6 +245,8 @@ int64_t ContractionPlan::CountScratch() const {
     const int64_t elements = fwd_.side(side).x.shape.num_elements();
     if (ClipsGradient(side) && ResidualIndex(side, ResidualKind::kClipMask) < 0)
       sizes.Add(ScratchSlot::kClipMask, elements);
+    if (fwd_.side(side).hadamard_block != 0 && (ClipsGradient(side) || GradientIsRotated(side)))
+      sizes.Add(ScratchSlot::kRotatedGradient, elements * size);
     if (fwd_.tiled.has_value() && fwd_.tiled->operand(side).num_other > 0)
       sizes.Add(ScratchSlot::kRepeated, elements * size);
     most = std::max(most, sizes.Total());

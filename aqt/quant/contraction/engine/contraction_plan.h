@@ -91,6 +91,9 @@ class ContractionPlan {
                         const StateArrays& state) const;
   absl::StatusOr<PreparedOperand> Prepare(Side side, const ArrayRef& value, const CallKeys& context,
                                           const Runtime& runtime) const;
+  // An operand as the forward pass calibrates and quantizes it: viewed in tiles, and rotated. `memory` keeps what is
+  // rotated.
+  ArrayRef RotatedView(Side side, const ArrayRef& x, Array& memory) const;
   // The tensor that Prepare packs: the operand, quantized if the plan quantizes it.
   absl::StatusOr<QTensor> QuantizeOperand(Side side, const ArrayRef& value, const CallKeys& context) const;
   absl::StatusOr<PreparedOperand> Prepare(Side side, QTensor qtensor, const Runtime& runtime) const;
@@ -116,6 +119,8 @@ class ContractionPlan {
     return residual_index_[static_cast<int>(side)][static_cast<int>(kind)];
   }
   bool ClipsGradient(Side side) const;
+  // Whether the gradient's product is that of the rotated operand: it reads the rotated qvalue of the other side.
+  bool GradientIsRotated(Side side) const;
   // The forward scale of the operand that a gradient reads, in the layout of g.
   absl::StatusOr<ArrayRef> ForwardScaleInGradient(const GradientPlan& gradient, const ArrayRef& scale) const;
   // Whether an operand of a gradient that uses the forward quantization is packed without a float array in a call that
@@ -131,6 +136,8 @@ class ContractionPlan {
   absl::Status CheckHasGradients(absl::string_view what) const;
   absl::Status CheckKey(const char* call, bool needed, const CallKeys& context) const;
   absl::Status CheckPrepared(Side side, const QTensor& qtensor, const Panels* packed) const;
+  // Whether an operand that was prepared with this block is rotated as this plan rotates it.
+  absl::Status CheckRotation(Side side, int64_t hadamard_block) const;
   // Whether this plan has already checked `prepared`.
   bool HasPrepared(Side side, const PreparedOperand& prepared) const;
   // The panels of `prepared` if the kernels of this plan can read them; null if its values have to be packed.
@@ -144,6 +151,8 @@ class ContractionPlan {
   std::optional<Key> KeyOf(const CallKeys& context, Pass pass, Side side) const;
   // An operand as the forward product sees it.
   ArrayRef View(Side side, const ArrayRef& x) const;
+  // Rotates a gradient in the layout of the forward product's operand.
+  void RotateGradient(Side side, const MutableArrayRef& gradient, const CallContext& context) const;
   // Computes the mask that Forward would keep, from the float operand and its forward scale.
   void ComputeClipMask(Side side, const ArrayRef& operand, const ArrayRef& scale, int8_t* mask) const;
   absl::Status FillOperand(Side side, const DotOperand& operand, const CallKeys& context, const Runtime& runtime,

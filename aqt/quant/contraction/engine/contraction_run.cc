@@ -6,11 +6,14 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "aqt/core/array_ops.h"
+#include "aqt/core/check.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/quant/contraction/engine/contraction_plan.h"
 #include "aqt/quant/contraction/engine/operand_keys.h"
 #include "aqt/quant/contraction/engine/prepared_operand_impl.h"
 #include "aqt/quant/contraction/engine/residuals_impl.h"
+#include "aqt/quant/contraction/engine/rotate.h"
 #include "aqt/quant/numerics/numerics_rows.h"
 #include "aqt/quant/numerics/row_ops.h"
 #include "aqt/quant/tensor/quantizer.h"
@@ -52,6 +55,17 @@ absl::Status ContractionPlan::CheckPrepared(Side side, const QTensor& qtensor, c
     if (!fits.ok()) return Annotate(fits, where);
   }
   return absl::OkStatus();
+}
+
+absl::Status ContractionPlan::CheckRotation(Side side, int64_t hadamard_block) const {
+  const int64_t own = fwd_.side(side).hadamard_block;
+  if (hadamard_block == own) return absl::OkStatus();
+  const auto text = [](int64_t block) {
+    return block == 0 ? std::string("not rotated") : absl::StrCat("rotated by hadamard { block: ", block, " }");
+  };
+  return absl::InvalidArgumentError(absl::StrCat(tensor_name_[static_cast<int>(side)], " is ", text(hadamard_block),
+                                                 ", but the plan is for one ", text(own),
+                                                 "; prepare it with this plan"));
 }
 
 bool ContractionPlan::HasPrepared(Side side, const PreparedOperand& prepared) const {
@@ -96,7 +110,12 @@ absl::StatusOr<std::optional<Array>> ContractionPlan::CheckPreparedGradient(Side
     return absl::FailedPreconditionError(absl::StrCat(
         tensor_name_[static_cast<int>(side)], " has no values (PreparedOperand::WithoutValues), which gradients need"));
   }
-  if (!fwd_.side(side).is_quantized()) return std::optional<Array>();  // it is the float operand
+  if (!fwd_.side(side).is_quantized()) {
+    if (fwd_.side(side).hadamard_block == 0) return std::optional<Array>();  // it is the float operand
+    return absl::InvalidArgumentError(
+        absl::StrCat(tensor_name_[static_cast<int>(side)],
+                     " is rotated ahead of time (hadamard), but gradients need the float operand; pass that"));
+  }
   if (shape_.conv.has_value()) {
     return absl::InvalidArgumentError(absl::StrCat(
         shape_.name, ": the gradient of a prepared operand is not defined; pass the float operand, or no Residuals"));
@@ -132,9 +151,10 @@ absl::StatusOr<std::optional<Array>> ContractionPlan::CheckPreparedGradient(Side
   if (!ClipsGradient(side)) return scale;
   Context operand_context = context;
   operand_context.key = KeyOf(context, Pass::kFwd, side);
+  Array rotated;
   AQT_ASSIGN_OR_RETURN(const QTensor calibrated,
-                       Calibrate(own.config.quantizer, View(side, value), own.spec->shared_axes, options_.semantics,
-                                 nullptr, operand_context));
+                       Calibrate(own.config.quantizer, RotatedView(side, value, rotated), own.spec->shared_axes,
+                                 options_.semantics, nullptr, operand_context));
   scale = calibrated.scale[0];
   return scale;
 }
@@ -154,8 +174,27 @@ ArrayRef ContractionPlan::View(Side side, const ArrayRef& x) const {
   return fwd_.tiled.has_value() ? fwd_.tiled->operand(side).View(x) : x;
 }
 
+ArrayRef ContractionPlan::RotatedView(Side side, const ArrayRef& x, Array& memory) const {
+  const SidePlan& own = fwd_.side(side);
+  const ArrayRef view = View(side, x);
+  if (own.hadamard_block == 0) return view;
+  ArrayBuilder builder = ArrayBuilder::ForOverwrite(view.aval());
+  ArrayRef rotated = RotateInto(view, own.axes, own.hadamard_block, fwd_.target, /*executor=*/nullptr, builder.data());
+  memory = std::move(builder).Build();
+  rotated.data = memory.data();
+  return rotated;
+}
+
+void ContractionPlan::RotateGradient(Side side, const MutableArrayRef& gradient, const CallContext& context) const {
+  const SidePlan& own = fwd_.side(side);
+  const ArrayRef rotated = RotateInto(gradient, own.axes, own.hadamard_block, context.target, context.runtime.executor,
+                                      context.workspace.Get(ScratchSlot::kRotatedGradient, own.x.num_bytes()));
+  AQT_CHECK(CopyArray(rotated, gradient).ok());
+}
+
 void ContractionPlan::ComputeClipMask(Side side, const ArrayRef& operand, const ArrayRef& scale, int8_t* mask) const {
-  const ArrayRef value = View(side, operand);
+  Array rotated;
+  const ArrayRef value = RotatedView(side, operand, rotated);
   const QuantizeSpec& spec = *fwd_.side(side).spec;
   absl::InlinedVector<ArrayRef, 1> bias;
   if (spec.bias.has_value()) bias.push_back(*spec.bias);
@@ -174,6 +213,7 @@ absl::Status ContractionPlan::FillOperand(Side side, const DotOperand& operand, 
   if (operand.prepared != nullptr) {
     result.prepared = &operand.prepared->qtensor();
     if (!HasPrepared(side, *operand.prepared)) {
+      AQT_RETURN_IF_ERROR(CheckRotation(side, operand.prepared->impl().hadamard_block));
       AQT_RETURN_IF_ERROR(CheckPrepared(side, *result.prepared, operand.prepared->impl().panels.get()));
     }
     AQT_ASSIGN_OR_RETURN(const Panels* panels, UsablePanels(side, *operand.prepared, runtime));
@@ -337,6 +377,9 @@ void ContractionPlan::RunGradient(Side side, const MutableArrayRef& result, cons
   }
   RunProduct(plan.product, call, context);
 
+  const bool is_rotated = GradientIsRotated(side);
+  const bool clips_rotated = fwd_.side(side).hadamard_block != 0 && ClipsGradient(side);
+  if (clips_rotated && !is_rotated) RotateGradient(side, out, context);
   if (ClipsGradient(side)) {
     const int kept = ResidualIndex(side, ResidualKind::kClipMask);
     const int8_t* mask = kept >= 0 ? static_cast<const int8_t*>(residuals.slots[kept].view.data) : nullptr;
@@ -348,6 +391,7 @@ void ContractionPlan::RunGradient(Side side, const MutableArrayRef& result, cons
     }
     ApplyClipMask(out, mask, options_.semantics.arithmetic, out);
   }
+  if (clips_rotated || is_rotated) RotateGradient(side, out, context);
   if (repeated) SumLeadingInto(out, tiled->num_other, sum);
 }
 
@@ -407,7 +451,8 @@ absl::StatusOr<QTensor> ContractionPlan::QuantizeOperand(Side side, const ArrayR
                                                          const CallKeys& context) const {
   AQT_RETURN_IF_ERROR(CheckArray(Name(side), value.aval(), operand(side)));
   const SidePlan& plan = fwd_.side(side);
-  const ArrayRef view = View(side, value);
+  Array rotated;
+  const ArrayRef view = RotatedView(side, value, rotated);
   if (!plan.is_quantized()) return QTensor{.qvalue = Array::CopyOf(view), .dequant_dtype = value.dtype};
   Context operand_context = context;
   operand_context.key = KeyOf(context, Pass::kFwd, side);
@@ -423,8 +468,11 @@ absl::StatusOr<PreparedOperand> ContractionPlan::Prepare(Side side, const ArrayR
 absl::StatusOr<PreparedOperand> ContractionPlan::Prepare(Side side, QTensor qtensor, const Runtime& runtime) const {
   AQT_RETURN_IF_ERROR(ApplySparsityMask(tensor_name_[static_cast<int>(side)], qtensor));
   AQT_RETURN_IF_ERROR(CheckPrepared(side, qtensor, /*packed=*/nullptr));
-  PreparedOperand::Impl prepared{
-      .qtensor = std::move(qtensor), .panels = nullptr, .checked_by = identity_, .checked_side = side};
+  PreparedOperand::Impl prepared{.qtensor = std::move(qtensor),
+                                 .panels = nullptr,
+                                 .checked_by = identity_,
+                                 .checked_side = side,
+                                 .hadamard_block = fwd_.side(side).hadamard_block};
   prepared.panels = PackPrepared(fwd_, side, prepared.qtensor, runtime);
   return PreparedOperand(std::make_shared<const PreparedOperand::Impl>(std::move(prepared)));
 }
@@ -456,7 +504,8 @@ absl::StatusOr<PreparedOperand> ContractionPlan::FromPanels(Side side, const Arr
       PreparedOperand::Impl{.qtensor = std::move(qtensor),
                             .panels = std::make_shared<const Panels>(packed),
                             .checked_by = identity_,
-                            .checked_side = side}));
+                            .checked_side = side,
+                            .hadamard_block = own.hadamard_block}));
 }
 
 }  // namespace aqt::internal

@@ -42,6 +42,7 @@ struct PanelKey {
   int64_t scale_group = 0;  // for digits: DigitFormat::scale_group; if not 0, the panels also hold the scales
   OperandAxes axes;
   int64_t feature_groups = 1;  // of a convolution's kernel
+  int64_t hadamard_block = 0;  // with which the tensor was rotated; 0: not at all
   // The packed numbers: the tensor's qvalue or value, dequantized if `dequantized`, then converted to this dtype.
   bool dequantized = false;
   DType dtype = DType::kF32;

@@ -17,6 +17,7 @@ struct PreparedOperand::Impl {
   // The plan (ContractionPlan::identity_) that prepared the operand, and the side. That plan need not check it again.
   std::shared_ptr<const void> checked_by = nullptr;
   Side checked_side = Side::kLhs;
+  int64_t hadamard_block = 0;  // with which the tensor is rotated; 0: not at all
 };
 
 }  // namespace aqt

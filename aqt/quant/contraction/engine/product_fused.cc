@@ -153,7 +153,8 @@ class FusedRun {
     panels = to;
 
     // QuantizePack writes each qvalue at the offset of its source, and writes no masks.
-    const bool kept_elsewhere = in.keep_mask != nullptr || (in.keep_qvalue != nullptr && !in.x.IsDense());
+    const bool keeps_layout = in.x.IsDense() && (own.hadamard_block == 0 || FindsScalesWhilePacking(side));
+    const bool kept_elsewhere = in.keep_mask != nullptr || (in.keep_qvalue != nullptr && !keeps_layout);
     if (!own.step.has_value() || kept_elsewhere || in.has_qvalue()) {
       const QuantizedSide quantized = sides_.Quantize(side);
       PackOperand(kernel, kernel_side, kernels::OperandOf(quantized.operand, own.axes), to, context_.runtime);
@@ -162,19 +163,30 @@ class FusedRun {
     return QuantizeIntoPanels(side, kernel.target, format, to);
   }
 
-  // Quantizes a side into panels, with its noise if it has some, and into what the caller keeps. Finds the scales,
-  // unless they are given.
+  // Whether QuantizePack finds the scales or takes those of the caller.
+  bool FindsScalesWhilePacking(Side side) const {
+    return sides_.Input(side).prepared != nullptr || plan_.side(side).row_scales != FusedScales::kNo;
+  }
+
+  // Rotates a side if needed, and quantizes it into panels, with its noise if it has some, and into what the caller
+  // keeps. Finds the scales, unless they are given.
   RowScales QuantizeIntoPanels(Side side, kernels::Target target, const kernels::PanelFormat& format, void* panels) {
     const CallOperand& in = sides_.Input(side);
     const SidePlan& own = plan_.side(side);
     const QuantizeSpec& spec = *own.spec;
-    const ArrayRef& x = in.integers.data != nullptr ? in.integers : in.x;
+    ArrayRef x = in.integers.data != nullptr ? in.integers : in.x;
     kernels::QuantizeArgs args;
     args.step = *own.step;
+    if (own.hadamard_block != 0 && FindsScalesWhilePacking(side)) {
+      args.hadamard_block = own.hadamard_block;
+      args.rotated = sides_.Buffer(side, ScratchSlot::kLhsRotated, own.x.num_bytes());
+    } else if (own.hadamard_block != 0) {
+      x = sides_.Operand(side);
+    }
     if (in.factor.data != nullptr) args.k_factor = FactorAlongK(own, in);
     args.qvalues = in.keep_qvalue;
     args.panels = panels;
-    const RowScales scales = ScalesWhilePacking(side, args);
+    const RowScales scales = ScalesWhilePacking(side, x, args);
     args.step.scale_dtype = scales.dtype;
     args.step.product_dtype = Promote(in.x.dtype, scales.dtype);
 
@@ -195,8 +207,8 @@ class FusedRun {
     return scales;
   }
 
-  // The scales that QuantizePack finds or reads, and how.
-  RowScales ScalesWhilePacking(Side side, kernels::QuantizeArgs& args) {
+  // The scales of x that QuantizePack finds or reads, and how.
+  RowScales ScalesWhilePacking(Side side, const ArrayRef& x, kernels::QuantizeArgs& args) {
     const CallOperand& in = sides_.Input(side);
     const SidePlan& own = plan_.side(side);
     RowScales scales;
@@ -208,7 +220,7 @@ class FusedRun {
       args.scales = scales.single ? kernels::QuantizeArgs::Scales::kSingle : kernels::QuantizeArgs::Scales::kPerRow;
     } else {
       const ArrayRef scale =
-          in.prepared != nullptr ? in.prepared->scale[0].ref() : sides_.QuantizerOf(side).ComputeScaleOf(in.x);
+          in.prepared != nullptr ? in.prepared->scale[0].ref() : sides_.QuantizerOf(side).ComputeScaleOf(x);
       scales = ScaleRows(side, scale.dtype);
       args.scale = ScaleBuffer(side, scales);
       GatherScales(scale, own.x.shape, own.axes, args.scale);

@@ -153,6 +153,7 @@ std::optional<PanelKey> PanelKeyOf(const ProductPlan& plan, Side side) {
                .digits = digits,
                .scale_group = plan.fused_contraction().scale_group,
                .axes = plan.summed_tiles.has_value() ? plan.summed_tiles->rhs : own.axes,
+               .hadamard_block = own.hadamard_block,
                .dequantized = own.is_quantized() && own.config.dequant_mode == DequantMode::kThisInput,
                .dtype = PackedDType(plan.contraction, own.operand_dtype)};
   if (geometry.windows.has_value()) key.feature_groups = geometry.windows->conv.groups;
@@ -277,6 +278,7 @@ absl::StatusOr<ProductPlan> MakeProductPlan(Pass pass, const DotGeneralRaw& conf
     AQT_RETURN_IF_ERROR(Annotate(CheckShape(shape), ToString(pass)));
   }
   AQT_RETURN_IF_ERROR(Annotate(ValidateMidAlphas(config), ToString(pass)));
+  AQT_RETURN_IF_ERROR(Annotate(ValidateHadamard(config), ToString(pass)));
   plan.lhs_mid_alpha = config.lhs_mid_alpha;
   plan.rhs_mid_alpha = config.rhs_mid_alpha;
   for (const Side side : kSides) {
@@ -286,6 +288,7 @@ absl::StatusOr<ProductPlan> MakeProductPlan(Pass pass, const DotGeneralRaw& conf
     const Axes shared = CalibrationAxes(tensor.calibration_mode, axes);
     SidePlan& own = side == Side::kLhs ? plan.lhs : plan.rhs;
     AQT_ASSIGN_OR_RETURN(own, MakeSidePlan(pass, side, tensor, x, std::move(axes), shared));
+    if (config.hadamard.has_value()) own.hadamard_block = config.hadamard->block;
   }
   for (const Side side : kSides) {
     AQT_RETURN_IF_ERROR(CheckScaleLayout(plan, side));
@@ -327,6 +330,7 @@ void ProductPlan::AddSlots(SlotSizes& sizes) const {
     const bool is_lhs = s == Side::kLhs;
     const SidePlan& own = side(s);
     AddQuantizeSlots(own, s, /*packs=*/packs_as_quantized && own.step.has_value(), sizes);
+    if (own.hadamard_block != 0) sizes.Add(OfSide(is_lhs, ScratchSlot::kLhsRotated), own.x.num_bytes());
     if (fuses) {
       if (own.scales_output()) {
         sizes.Add(OfSide(is_lhs, ScratchSlot::kLhsEpilogueScale),

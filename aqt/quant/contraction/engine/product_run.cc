@@ -13,11 +13,20 @@
 #include "aqt/quant/contraction/engine/packed_side.h"
 #include "aqt/quant/contraction/engine/product_plan.h"
 #include "aqt/quant/contraction/engine/product_sides.h"
+#include "aqt/quant/contraction/engine/rotate.h"
 #include "aqt/quant/numerics/arith.h"
 #include "aqt/quant/numerics/row_ops.h"
 #include "aqt/quant/tensor/qtensor_internal.h"
 
 namespace aqt::internal {
+
+ArrayRef ProductSides::Operand(Side side) const {
+  const SidePlan& own = plan.side(side);
+  const CallOperand& in = Input(side);
+  if (own.hadamard_block == 0 || in.has_qvalue()) return in.x;
+  return RotateInto(in.x, own.axes, own.hadamard_block, context.target, context.runtime.executor,
+                    Buffer(side, ScratchSlot::kLhsRotated, own.x.num_bytes()));
+}
 
 QuantizedSide ProductSides::Quantize(Side side, const ArrayRef& calibrated, const ArrayRef& quantized) const {
   const CallOperand& in = Input(side);
@@ -61,8 +70,11 @@ class GeneralRun {
  public:
   explicit GeneralRun(const ProductSides& sides)
       : sides_(sides), plan_(sides.plan), call_(sides.call), context_(sides.context) {
-    calibrated_[0] = quantized_[0] = &call_.lhs.x;
-    calibrated_[1] = quantized_[1] = &call_.rhs.x;
+    for (const Side side : kSides) {
+      const int i = static_cast<int>(side);
+      operand_[i] = sides.Operand(side);
+      calibrated_[i] = quantized_[i] = &operand_[i];
+    }
   }
 
   void UpdateStatistics() {
@@ -235,6 +247,7 @@ class GeneralRun {
   const ProductPlan& plan_;
   const ProductCall& call_;
   const CallContext& context_;
+  ArrayRef operand_[2];  // ProductSides::Operand
   // The arrays for which the scale of a side is found and that are quantized: the operand, unless mid scales rescale
   // it.
   const ArrayRef* calibrated_[2];

@@ -19,6 +19,9 @@ struct ProductSides {
 
   const CallOperand& Input(Side side) const { return call.side(side); }
 
+  // The operand that is calibrated and quantized: rotated, into scratch memory, if the plan says so.
+  ArrayRef Operand(Side side) const;
+
   // Scratch of this side; `lhs` is the slot of the lhs.
   void* Buffer(Side side, ScratchSlot lhs, int64_t bytes) const {
     return context.workspace.Get(OfSide(side == Side::kLhs, lhs), bytes);
@@ -33,7 +36,10 @@ struct ProductSides {
   // Finds the scale for `calibrated` and quantizes `quantized`. Only the shape and the scales of a packed operand are
   // read.
   QuantizedSide Quantize(Side side, const ArrayRef& calibrated, const ArrayRef& quantized) const;
-  QuantizedSide Quantize(Side side) const { return Quantize(side, Input(side).x, Input(side).x); }
+  QuantizedSide Quantize(Side side) const {
+    const ArrayRef x = Operand(side);
+    return Quantize(side, x, x);
+  }
   // Gives operands the dtypes that the kernel reads: the plan may have widened 4-bit integers, which are stored in a
   // byte each.
   void Widen(QuantizedSide& lhs, QuantizedSide& rhs) const;

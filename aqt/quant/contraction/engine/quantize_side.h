@@ -42,6 +42,7 @@ struct SidePlan {
   // How the vector kernels quantize it; null if they cannot. `row_scales`: whether they also find the scales.
   std::optional<kernels::QuantizeStep> step;
   FusedScales row_scales = FusedScales::kNo;
+  int64_t hadamard_block = 0;  // of DotGeneralRaw::hadamard; 0: not rotated
 
   bool is_quantized() const { return spec.has_value(); }
   // Whether scales and qvalues are found while packing for a product that fuses, without a float array.

@@ -33,6 +33,8 @@ enum class ScratchSlot : uint8_t {
   kLhsRescaled, kRhsRescaled,
   kScaledGradient, kForwardOperand,  // operands of a gradient
   kClipMask, kNoise,
+  kLhsRotated, kRhsRotated,          // operands
+  kRotatedGradient,
   kLhsEinsum, kRhsEinsum,            // operands of an equation converted, then summed
   kLhsEinsumSum, kRhsEinsumSum,
 };
