@@ -194,9 +194,14 @@ TEST(InjectProtoTest, PresetsAreWhatCppBuilds) {
       .name = "convolutions", .ops = {"conv"}, .dot_general = DotGeneralMake(8, 8, {.use_fwd_quant = false})};
   const InjectRule others{
       .name = "other contractions", .ops = {"dot_general", "einsum", "ragged_dot"}, .dot_general = FullyQuantized()};
+  DotGeneral rotated = FullyQuantized();
+  rotated.fwd.hadamard = Hadamard{.block = 64};
+  const InjectRule weights{
+      .name = "weights", .ops = {"dot_general", "einsum"}, .rhs_origin = OperandOrigin::kParam, .dot_general = rotated};
   const std::vector<std::pair<std::string, InjectConfig>> presets = {
       {"int8_all", {.rules = {conv, others}, .strict = false}},
       {"int8_but_head", {.rules = {head, rest}, .strict = false}},
+      {"int8_hadamard", {.rules = {conv, weights, others}, .strict = false}},
       {"mixed_int4_int8", {.rules = {head, feed_forward, rest}, .strict = false}}};
   std::vector<std::string> names;
   for (const auto& [name, want] : presets) {
@@ -209,7 +214,7 @@ TEST(InjectProtoTest, PresetsAreWhatCppBuilds) {
   EXPECT_EQ(InjectPresetNames(), names);
   EXPECT_THAT(InjectConfigFromPreset("int3"),
               FailsWith(absl::StatusCode::kInvalidArgument,
-                        {"no preset \"int3\"; presets are int8_all, int8_but_head, mixed"}));
+                        {"no preset \"int3\"; presets are int8_all, int8_but_head, int8_hadamard, mixed"}));
 }
 
 TEST(InjectProtoTest, OtherNamesLeadToTheRightOnes) {
