@@ -2,15 +2,14 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "aqt/core/status_macros.h"
 
 namespace aqt::internal {
@@ -29,13 +28,13 @@ struct Entry {
 }  // namespace
 
 struct PanelCache::Impl {
-  absl::Mutex mutex;
-  absl::flat_hash_map<std::string, Entry> entries ABSL_GUARDED_BY(mutex);
-  size_t next_cleaning ABSL_GUARDED_BY(mutex) = 64;
+  std::mutex mutex;
+  absl::flat_hash_map<std::string, Entry> entries;  // guarded by mutex
+  size_t next_cleaning = 64;                        // guarded by mutex
 
   // The panels of the entry if it is alive. A live buffer is the only one at its address, so a live entry with the
-  // caller's addresses belongs to the caller's buffers.
-  std::optional<Array> Find(const std::string& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+  // caller's addresses belongs to the caller's buffers. The caller holds mutex.
+  std::optional<Array> Find(const std::string& key) {
     const auto it = entries.find(key);
     if (it == entries.end() || !it->second.IsAlive()) return std::nullopt;
     std::shared_ptr<const void> panels = it->second.panels.lock();
@@ -43,7 +42,7 @@ struct PanelCache::Impl {
     return Array(it->second.aval, std::move(panels));
   }
 
-  void RemoveDead() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+  void RemoveDead() {
     absl::erase_if(entries, [](const auto& entry) { return !entry.second.IsAlive(); });
     next_cleaning = 2 * entries.size() + 64;
   }
@@ -66,11 +65,11 @@ absl::StatusOr<Array> PanelCache::Get(absl::Span<const Array> sources, absl::str
     entry.sources.push_back(source.buffer());
   }
   {
-    const absl::MutexLock lock(&impl_->mutex);
+    const std::lock_guard<std::mutex> lock(impl_->mutex);
     if (std::optional<Array> panels = impl_->Find(key); panels.has_value()) return *std::move(panels);
   }
   AQT_ASSIGN_OR_RETURN(Array packed, pack());
-  const absl::MutexLock lock(&impl_->mutex);
+  const std::lock_guard<std::mutex> lock(impl_->mutex);
   // Another thread may have been faster.
   if (std::optional<Array> panels = impl_->Find(key); panels.has_value()) return *std::move(panels);
   if (impl_->entries.size() >= impl_->next_cleaning) impl_->RemoveDead();
@@ -81,7 +80,7 @@ absl::StatusOr<Array> PanelCache::Get(absl::Span<const Array> sources, absl::str
 }
 
 size_t PanelCache::size() {
-  const absl::MutexLock lock(&impl_->mutex);
+  const std::lock_guard<std::mutex> lock(impl_->mutex);
   impl_->RemoveDead();
   return impl_->entries.size();
 }

@@ -2,22 +2,21 @@
 
 #include <algorithm>
 #include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <iterator>
 #include <list>
 #include <map>
+#include <mutex>
 #include <new>
 #include <optional>
 #include <string>
 #include <system_error>
 #include <thread>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/synchronization/mutex.h"
-#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "aqt/core/array.h"
 #include "aqt/core/ceil_div.h"
@@ -31,6 +30,37 @@ namespace {
 
 class Core;
 using SteadyTime = std::chrono::steady_clock::time_point;
+
+// wait, or wait_until a time that may be infinite. False if the time passed.
+template <class Done>
+bool WaitUntilTime(std::condition_variable& condition, std::unique_lock<std::mutex>& lock, absl::Time time, Done done) {
+  if (time == absl::InfiniteFuture()) {
+    condition.wait(lock, done);
+    return true;
+  }
+  if (time == absl::InfinitePast()) return done();
+  return condition.wait_until(lock, absl::ToChronoTime(time), done);
+}
+
+// Becomes true once.
+class Event {
+ public:
+  void Set() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    is_set_ = true;
+    condition_.notify_all();
+  }
+  // False if it did not become true until then.
+  bool WaitUntil(absl::Time time) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    return WaitUntilTime(condition_, lock, time, [this] { return is_set_; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable condition_;
+  bool is_set_ = false;  // guarded by mutex_
+};
 
 double SecondsSince(SteadyTime start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -56,7 +86,7 @@ struct Ticket::State {
 
   // Written once, by the thread that sets kDone, before `answered`.
   Answer answer = absl::InternalError("no answer yet");
-  absl::Notification answered;
+  Event answered;
 };
 
 namespace {
@@ -69,7 +99,7 @@ void Finish(State& state, Answer answer) {
   state.answer = std::move(answer);
   if (state.done) state.done(state.answer);
   state.done = nullptr;
-  state.answered.Notify();
+  state.answered.Set();
 }
 
 // ---- what a request must look like
@@ -132,7 +162,7 @@ absl::Status ReadInputs(const RowFacts& facts, const SlotValues& given, State& s
                                                      absl::StrJoin(facts.inputs, ", ", name)));
     }
   }
-  state.length = length.value_or(0);
+  state.length = length.value_or(std::min<int64_t>(1, facts.max_length));  // no input depends on the length
   state.program_length = facts.ProgramLength(state.length);
   return absl::OkStatus();
 }
@@ -159,7 +189,7 @@ class Programs {
   // Compiles it if it is not kept. Other threads may compile others at the same time.
   absl::StatusOr<std::shared_ptr<const RowProgram>> Get(int64_t batch, int64_t length) {
     const std::shared_ptr<Entry> entry = Find(batch, length);
-    const absl::MutexLock lock(&entry->mutex);
+    const std::lock_guard<std::mutex> lock(entry->mutex);
     if (entry->program == nullptr) {
       AQT_ASSIGN_OR_RETURN(Executable executable, model_->Compile(batch, length));
       entry->program = std::make_shared<const RowProgram>(std::move(executable), model_->facts(), batch, length);
@@ -168,19 +198,19 @@ class Programs {
   }
 
   int64_t size() const {
-    const absl::MutexLock lock(&mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     return static_cast<int64_t>(entries_.size());
   }
 
  private:
   struct Entry {
-    absl::Mutex mutex;
-    std::shared_ptr<const RowProgram> program ABSL_GUARDED_BY(mutex);
-    int64_t last_use = 0;  // guarded by Programs::mutex_
+    std::mutex mutex;
+    std::shared_ptr<const RowProgram> program;  // guarded by mutex
+    int64_t last_use = 0;                       // guarded by Programs::mutex_
   };
 
   std::shared_ptr<Entry> Find(int64_t batch, int64_t length) {
-    const absl::MutexLock lock(&mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     const auto it = entries_.find({length, batch});
     if (it != entries_.end()) {
       it->second->last_use = ++uses_;
@@ -198,9 +228,9 @@ class Programs {
 
   const std::shared_ptr<const RowModel> model_;
   const int64_t limit_;
-  mutable absl::Mutex mutex_;
-  std::map<std::pair<int64_t, int64_t>, std::shared_ptr<Entry>> entries_ ABSL_GUARDED_BY(mutex_);  // length, batch
-  int64_t uses_ ABSL_GUARDED_BY(mutex_) = 0;
+  mutable std::mutex mutex_;
+  std::map<std::pair<int64_t, int64_t>, std::shared_ptr<Entry>> entries_;  // by length, batch; guarded by mutex_
+  int64_t uses_ = 0;                                                       // guarded by mutex_
 };
 
 // ---- the queue, and the threads' part of it
@@ -236,7 +266,7 @@ class Core {
   void Work();
   EngineStats stats() const;
   void set_threads(int threads) {
-    const absl::MutexLock lock(&mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     stats_.threads = threads;
   }
 
@@ -246,12 +276,12 @@ class Core {
  private:
   using Queue = std::list<StatePtr>;
 
-  absl::Status Enter(const StatePtr& state, bool wait, std::vector<StatePtr>& expired) ABSL_LOCKS_EXCLUDED(mutex_);
-  void Remove(State& state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void RemoveExpired(Queue& queue, absl::Time now, std::vector<StatePtr>& expired)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void RemoveAllExpired(std::vector<StatePtr>& expired) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool Take(Batch& batch) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Enter(const StatePtr& state, bool wait, std::vector<StatePtr>& expired);
+  // The caller holds mutex_.
+  void Remove(State& state);
+  void RemoveExpired(Queue& queue, absl::Time now, std::vector<StatePtr>& expired);
+  void RemoveAllExpired(std::vector<StatePtr>& expired);
+  bool Take(Batch& batch);
   int64_t MostRows(int64_t length) const;
   void Compute(Batch& batch, BatchRunner& runner, std::vector<RowMemory>& memory);
   absl::Status RunRows(const Batch& batch, BatchRunner& runner, std::vector<RowMemory>& memory);
@@ -260,13 +290,14 @@ class Core {
   const EngineOptions options_;
   Programs programs_;
 
-  mutable absl::Mutex mutex_;
-  absl::CondVar work_, room_;
-  std::map<int64_t, Queue> queues_ ABSL_GUARDED_BY(mutex_);  // by program length; not empty
-  int64_t next_number_ ABSL_GUARDED_BY(mutex_) = 0;
-  int idle_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  EngineStats stats_ ABSL_GUARDED_BY(mutex_);
+  mutable std::mutex mutex_;
+  std::condition_variable work_, room_;
+  // Guarded by mutex_.
+  std::map<int64_t, Queue> queues_;  // by program length; not empty
+  int64_t next_number_ = 0;
+  int idle_ = 0;
+  bool stopping_ = false;
+  EngineStats stats_;
 };
 
 absl::Status Late(const State& state) {
@@ -283,7 +314,7 @@ void Core::Remove(State& state) {
   queue->second.erase(state.place);
   if (queue->second.empty()) queues_.erase(queue);
   --stats_.waiting;
-  room_.Signal();
+  room_.notify_all();
 }
 
 void Core::RemoveExpired(Queue& queue, absl::Time now, std::vector<StatePtr>& expired) {
@@ -297,7 +328,7 @@ void Core::RemoveExpired(Queue& queue, absl::Time now, std::vector<StatePtr>& ex
     it = queue.erase(it);
     --stats_.waiting;
     ++stats_.expired;
-    room_.Signal();
+    room_.notify_all();
   }
 }
 
@@ -310,10 +341,10 @@ void Core::RemoveAllExpired(std::vector<StatePtr>& expired) {
 }
 
 absl::Status Core::Enter(const StatePtr& state, bool wait, std::vector<StatePtr>& expired) {
-  const absl::MutexLock lock(&mutex_);
+  std::unique_lock<std::mutex> lock(mutex_);
   if (!stopping_ && stats_.waiting >= options_.queue_limit) RemoveAllExpired(expired);
-  while (wait && !stopping_ && stats_.waiting >= options_.queue_limit && absl::Now() < state->deadline) {
-    room_.WaitWithDeadline(&mutex_, state->deadline);
+  if (wait) {
+    WaitUntilTime(room_, lock, state->deadline, [this] { return stopping_ || stats_.waiting < options_.queue_limit; });
   }
   state->phase = Phase::kDone;
   if (stopping_) {
@@ -337,7 +368,7 @@ absl::Status Core::Enter(const StatePtr& state, bool wait, std::vector<StatePtr>
   state->place = queue.insert(queue.end(), state);
   ++stats_.waiting;
   ++stats_.accepted;
-  work_.Signal();
+  work_.notify_one();
   return absl::OkStatus();
 }
 
@@ -350,7 +381,7 @@ void Core::Submit(const StatePtr& state, bool wait) {
 
 void Core::Refuse(State& state, const absl::Status& status) {
   {
-    const absl::MutexLock lock(&mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     state.phase = Phase::kDone;
     ++stats_.refused;
   }
@@ -360,7 +391,7 @@ void Core::Refuse(State& state, const absl::Status& status) {
 bool Core::Cancel(State& state) {
   StatePtr own;  // the queue may hold the last reference
   {
-    const absl::MutexLock lock(&mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     if (state.phase != Phase::kWaiting) return false;
     own = *state.place;
     state.phase = Phase::kDone;
@@ -374,7 +405,7 @@ bool Core::Cancel(State& state) {
 void Core::Expire(State& state) {
   StatePtr own;
   {
-    const absl::MutexLock lock(&mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     if (state.phase != Phase::kWaiting) return;
     own = *state.place;
     state.phase = Phase::kDone;
@@ -385,10 +416,10 @@ void Core::Expire(State& state) {
 }
 
 void Core::Stop() {
-  const absl::MutexLock lock(&mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   stopping_ = true;
-  work_.SignalAll();
-  room_.SignalAll();
+  work_.notify_all();
+  room_.notify_all();
 }
 
 int64_t Core::MostRows(int64_t length) const {
@@ -409,9 +440,9 @@ std::vector<int64_t> Core::BatchesOf(int64_t length) const {
 bool Core::Take(Batch& batch) {
   batch.rows.clear();
   batch.expired.clear();
-  const absl::MutexLock lock(&mutex_);
+  std::unique_lock<std::mutex> lock(mutex_);
   ++idle_;
-  while (stats_.waiting == 0 && !stopping_) work_.Wait(&mutex_);
+  work_.wait(lock, [this] { return stats_.waiting > 0 || stopping_; });
   --idle_;
   if (stats_.waiting == 0) return false;
   const auto it = std::min_element(queues_.begin(), queues_.end(), [](const auto& a, const auto& b) {
@@ -435,7 +466,7 @@ bool Core::Take(Batch& batch) {
     batch.rows.back()->phase = Phase::kRunning;
     --stats_.waiting;
     ++stats_.running;
-    room_.Signal();
+    room_.notify_all();
   }
   if (queue.empty()) queues_.erase(it);
   return true;
@@ -460,7 +491,7 @@ void Core::Compute(Batch& batch, BatchRunner& runner, std::vector<RowMemory>& me
   const SteadyTime start = std::chrono::steady_clock::now();
   const absl::Status status = RunRows(batch, runner, memory);
   {
-    const absl::MutexLock lock(&mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     const int64_t rows = static_cast<int64_t>(batch.rows.size());
     stats_.running -= rows;
     (status.ok() ? stats_.answered : stats_.failed) += rows;
@@ -497,7 +528,7 @@ void Core::Work() {
 EngineStats Core::stats() const {
   EngineStats stats;
   {
-    const absl::MutexLock lock(&mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     stats = stats_;
   }
   stats.programs = programs_.size();
@@ -523,19 +554,18 @@ absl::Status CheckOptions(const EngineOptions& options) {
 // ---- tickets
 
 Answer Ticket::Wait() const {
-  if (state_->deadline != absl::InfiniteFuture() &&
-      !state_->answered.WaitForNotificationWithDeadline(state_->deadline)) {
+  if (state_->deadline != absl::InfiniteFuture() && !state_->answered.WaitUntil(state_->deadline)) {
     state_->core->Expire(*state_);
   }
-  state_->answered.WaitForNotification();
+  state_->answered.WaitUntil(absl::InfiniteFuture());
   return state_->answer;
 }
 
 bool Ticket::WaitUntil(absl::Time time) const {
-  if (state_->deadline < time && !state_->answered.WaitForNotificationWithDeadline(state_->deadline)) {
+  if (state_->deadline < time && !state_->answered.WaitUntil(state_->deadline)) {
     state_->core->Expire(*state_);
   }
-  return state_->answered.WaitForNotificationWithDeadline(time);
+  return state_->answered.WaitUntil(time);
 }
 
 bool Ticket::Cancel() const { return state_->core->Cancel(*state_); }
@@ -544,8 +574,8 @@ bool Ticket::Cancel() const { return state_->core->Cancel(*state_); }
 
 struct Engine::Impl {
   std::shared_ptr<Core> core;
-  absl::Mutex join_mutex;
-  std::vector<std::thread> threads ABSL_GUARDED_BY(join_mutex);
+  std::mutex join_mutex;
+  std::vector<std::thread> threads;  // guarded by join_mutex
 
   Ticket Submit(Request request, Callback done, bool wait) {
     const auto state = std::make_shared<State>();
@@ -569,16 +599,17 @@ struct Engine::Impl {
   }
 };
 
+int NumCpus() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
+
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Make(std::shared_ptr<const RowModel> model,
                                                      const EngineOptions& options) {
   AQT_RETURN_IF_ERROR(CheckOptions(options));
   auto impl = std::make_unique<Impl>();
   impl->core = std::make_shared<Core>(std::move(model), options);
-  const int cpus = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  const int all = options.threads > 0 ? options.threads : cpus;
+  const int all = options.threads > 0 ? options.threads : NumCpus();
   const int workers = std::max(1, all / options.threads_per_batch);
   {
-    const absl::MutexLock lock(&impl->join_mutex);
+    const std::lock_guard<std::mutex> lock(impl->join_mutex);
     try {
       for (int i = 0; i < workers; ++i) {
         impl->threads.emplace_back([core = impl->core] { core->Work(); });
@@ -614,10 +645,11 @@ std::vector<Answer> Engine::RunAll(std::vector<Request> requests) {
   return answers;
 }
 
-absl::Status Engine::Warm(absl::Span<const int64_t> lengths) {
+absl::Status Engine::Warm(absl::Span<const int64_t> lengths, int64_t most_rows) {
   for (const int64_t length : lengths) {
     const int64_t program_length = impl_->core->facts().ProgramLength(length);
     for (const int64_t batch : impl_->core->BatchesOf(program_length)) {
+      if (batch > most_rows) break;
       AQT_RETURN_IF_ERROR(impl_->core->programs().Get(batch, program_length).status());
     }
   }
@@ -626,7 +658,7 @@ absl::Status Engine::Warm(absl::Span<const int64_t> lengths) {
 
 void Engine::Shutdown() {
   impl_->core->Stop();
-  const absl::MutexLock lock(&impl_->join_mutex);
+  const std::lock_guard<std::mutex> lock(impl_->join_mutex);
   for (std::thread& thread : impl_->threads) thread.join();
   impl_->threads.clear();
 }

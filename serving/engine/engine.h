@@ -106,6 +106,9 @@ struct EngineStats {
   double busy_sum = 0;     // seconds of all threads with a batch
 };
 
+// The number of CPUs that the process may use; at least 1.
+int NumCpus();
+
 // Thread-safe.
 class Engine {
  public:
@@ -130,8 +133,9 @@ class Engine {
   // SubmitWhenRoom of all, and Wait. The answers have the order of the requests.
   std::vector<Answer> RunAll(std::vector<Request> requests);
 
-  // Compiles the programs of rows of these lengths ahead, on this thread. Lengths are padded as for requests.
-  absl::Status Warm(absl::Span<const int64_t> lengths);
+  // Compiles the programs of rows of these lengths ahead, for batches of up to `most_rows` rows. Lengths are padded as
+  // for requests. Weights are packed by the threads of an enclosing UseExecutor (aqt/graph/context.h).
+  absl::Status Warm(absl::Span<const int64_t> lengths, int64_t most_rows = int64_t{1} << 30);
   // Refuses new requests, computes those that wait, ends the threads, and returns. Must not be called by a callback.
   void Shutdown();
 

@@ -92,11 +92,9 @@ struct Gated {
     options.threads = 1;
     engine = *Engine::Make(model, options);
     first = std::make_unique<Ticket>(Submit(1));
-    model->entered.WaitForNotification();
+    model->WaitUntilEntered();
   }
-  ~Gated() {
-    if (!model->open.HasBeenNotified()) model->open.Notify();
-  }
+  ~Gated() { model->Open(); }
   Ticket Submit(int seed, absl::Time deadline = absl::InfiniteFuture(), Engine::Callback done = nullptr) {
     return engine->Submit({.inputs = {{kX, PositionsRow(10, seed)}}, .deadline = deadline}, std::move(done));
   }
@@ -111,7 +109,7 @@ TEST(EngineTest, WaitingRowsAreComputedTogether) {
   for (int i = 0; i < 15; ++i) tickets.push_back(gated.Submit(i));
   EXPECT_EQ(gated.engine->stats().waiting, 15);
   EXPECT_EQ(gated.engine->stats().running, 1);
-  gated.model->open.Notify();
+  gated.model->Open();
   for (int i = 0; i < 15; ++i) ExpectEqual(tickets[i].Wait(), Directly(Int8(), PositionsRow(10, i)));
   EXPECT_THAT(gated.engine->stats().batches, ElementsAre(0, 2, 1, 0, 1, 0, 0, 0, 1));  // 1, then 8, 4, 2, 1
 }
@@ -120,7 +118,7 @@ TEST(EngineTest, RowsThatDependAreComputedAlone) {
   Gated gated(Int8PerTensor());
   std::vector<Ticket> tickets;
   for (int i = 0; i < 4; ++i) tickets.push_back(gated.Submit(i));
-  gated.model->open.Notify();
+  gated.model->Open();
   for (int i = 0; i < 4; ++i) ExpectEqual(tickets[i].Wait(), Directly(Int8PerTensor(), PositionsRow(10, i), 10));
   EXPECT_EQ(gated.engine->stats().batches[1], 5);
 }
@@ -136,7 +134,7 @@ TEST(EngineTest, TheQueueIsBounded) {
     std::vector<Request> requests(8, Request{.inputs = {{kX, PositionsRow(3, 7)}}});
     for (const Answer& answer : gated.engine->RunAll(std::move(requests))) EXPECT_THAT(answer, IsOk());
   });
-  gated.model->open.Notify();
+  gated.model->Open();
   EXPECT_THAT(late.Wait(), IsOk());
   all.join();
   EXPECT_EQ(gated.engine->stats().refused, 1);
@@ -156,7 +154,7 @@ TEST(EngineTest, CancelAnswersARequestThatWaits) {
   EXPECT_TRUE(absl::IsCancelled(ticket.Wait().status()));
   EXPECT_EQ(calls, 1);
   EXPECT_FALSE(gated.first->Cancel());  // it runs
-  gated.model->open.Notify();
+  gated.model->Open();
   EXPECT_THAT(gated.first->Wait(), IsOk());
   EXPECT_EQ(gated.engine->stats().cancelled, 1);
 }
@@ -168,7 +166,7 @@ TEST(EngineTest, DeadlinesPassWhileAllThreadsAreBusy) {
   const Ticket waiting = gated.Submit(3, soon), other = gated.Submit(4, soon);
   EXPECT_THAT(waiting.Wait(), FailsWith(absl::StatusCode::kDeadlineExceeded, {"deadline"}));
   const Ticket next = gated.Submit(5), last = gated.Submit(6);  // the other one's place is free, too
-  gated.model->open.Notify();
+  gated.model->Open();
   EXPECT_TRUE(absl::IsDeadlineExceeded(other.Wait().status()));
   EXPECT_THAT(next.Wait(), IsOk());
   EXPECT_THAT(last.Wait(), IsOk());
@@ -187,7 +185,7 @@ TEST(EngineTest, ShutdownFinishesWhatWasAccepted) {
       break;
     }
   }
-  gated.model->open.Notify();
+  gated.model->Open();
   shutdown.join();
   for (int i = 0; i < 5; ++i) ExpectEqual(tickets[i].Wait(), Directly(Int8(), PositionsRow(10, i)));
   EXPECT_EQ(gated.engine->stats().waiting, 0);

@@ -3,13 +3,13 @@
 
 // Small models for tests of engines.
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/synchronization/notification.h"
 #include "aqt/core/array.h"
 #include "aqt/graph/basic_ops.h"
 #include "aqt/graph/trace.h"
@@ -65,15 +65,21 @@ class GatedModel final : public RowModel {
  public:
   explicit GatedModel(std::shared_ptr<const RowModel> model) : model_(std::move(model)) { facts_ = model_->facts(); }
   absl::StatusOr<Executable> Compile(int64_t batch, int64_t length) const override {
-    if (!entered.HasBeenNotified()) entered.Notify();
-    open.WaitForNotification();
+    entered_ = true;
+    entered_.notify_all();
+    open_.wait(false);
     return model_->Compile(batch, length);
   }
   int64_t weight_bytes() const override { return model_->weight_bytes(); }
 
-  mutable absl::Notification entered, open;
+  void WaitUntilEntered() const { entered_.wait(false); }
+  void Open() const {
+    open_ = true;
+    open_.notify_all();
+  }
 
  private:
+  mutable std::atomic<bool> entered_ = false, open_ = false;
   const std::shared_ptr<const RowModel> model_;
 };
 

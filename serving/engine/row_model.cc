@@ -2,15 +2,14 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <mutex>
 #include <optional>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
 #include "aqt/core/status_macros.h"
@@ -28,22 +27,22 @@ namespace {
 class WeightBytes {
  public:
   void Add(const Program& program) {
-    const absl::MutexLock lock(&mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     for (const auto& [var, array] : program.consts) {
       if (array.num_bytes() >= kSmall && counted_.insert(array.data()).second) bytes_ += array.num_bytes();
     }
   }
   int64_t bytes() const {
-    const absl::MutexLock lock(&mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     return bytes_;
   }
 
  private:
   // Numbers that a program has for itself are not weights.
   static constexpr int64_t kSmall = 64;
-  mutable absl::Mutex mutex_;
-  absl::flat_hash_set<const void*> counted_ ABSL_GUARDED_BY(mutex_);
-  int64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  mutable std::mutex mutex_;
+  absl::flat_hash_set<const void*> counted_;  // guarded by mutex_
+  int64_t bytes_ = 0;                         // guarded by mutex_
 };
 
 absl::Status BadShape(const Slot& slot, absl::Span<const Aval> avals, absl::string_view expected) {

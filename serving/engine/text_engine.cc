@@ -1,11 +1,14 @@
 #include "serving/engine/text_engine.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
+#include "aqt/core/machine/thread_pool.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/graph/context.h"
 #include "aqt/models/text_tokens.h"
 #include "serving/engine/row_model.h"
 
@@ -27,6 +30,8 @@ absl::StatusOr<TextAnswer> TextTicket::Wait() const {
 
 absl::StatusOr<std::unique_ptr<TextEngine>> TextEngine::Open(const io::FileSystem& fs, absl::string_view folder,
                                                              const TextEngineOptions& options) {
+  kernels::ThreadPool pool(options.engine.threads > 0 ? std::min(options.engine.threads, NumCpus()) : NumCpus());
+  const UseExecutor use(&pool);
   AQT_ASSIGN_OR_RETURN(const models::EncoderModel model, models::ModelFromFolder(fs, folder));
   AQT_ASSIGN_OR_RETURN(models::TextTokens tokens, models::TextTokens::Open(fs, folder, model));
   const bool types = options.pairs && model.facts().types > 1;
@@ -38,6 +43,7 @@ absl::StatusOr<std::unique_ptr<TextEngine>> TextEngine::Open(const io::FileSyste
   };
   AQT_ASSIGN_OR_RETURN(std::shared_ptr<const RowModel> rows, MakeRowModel(std::move(traced)));
   AQT_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::Make(std::move(rows), options.engine));
+  AQT_RETURN_IF_ERROR(engine->Warm({1}, /*most_rows=*/1));
   return std::unique_ptr<TextEngine>(new TextEngine(
       std::unique_ptr<Impl>(new Impl{light, std::move(tokens), types, options.pairs, std::move(engine)})));
 }

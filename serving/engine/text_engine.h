@@ -69,7 +69,8 @@ class TextTicket {
 class TextEngine {
  public:
   ~TextEngine();
-  // The errors of models::TextEmbedder::Open and Engine::Make.
+  // Quantizes and packs the weights, on as many threads as the engine has. The errors of models::TextEmbedder::Open and
+  // Engine::Make.
   static absl::StatusOr<std::unique_ptr<TextEngine>> Open(const io::FileSystem& fs, absl::string_view folder,
                                                           const TextEngineOptions& options = {});
 
