@@ -66,8 +66,8 @@ absl::StatusOr<TextRunner> TextRunner::Open(const io::FileSystem& fs, absl::stri
   AQT_ASSIGN_OR_RETURN(const Program program, model.LogitsProgram(/*batch=*/1, /*length=*/1));
   InjectConfig rules = model.Rules(config);
   AQT_ASSIGN_OR_RETURN(SlotValues frozen, Freeze(program, rules, model.weights()));
-  return TextRunner(
-      std::shared_ptr<Impl>(new Impl{std::move(model), std::move(tokens), std::move(rules), std::move(frozen), {}, {}}));
+  return TextRunner(std::shared_ptr<Impl>(
+      new Impl{std::move(model), std::move(tokens), std::move(rules), std::move(frozen), {}, {}}));
 }
 
 const EncoderModel& TextRunner::model() const { return impl_->model; }

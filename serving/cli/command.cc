@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "serving/cli/bench_command.h"
 #include "serving/cli/checkpoint_commands.h"
 #include "serving/cli/describe_commands.h"
 #include "serving/cli/program_commands.h"
@@ -15,6 +16,7 @@ int AqtMain(const std::vector<std::string>& args, const io::FileSystem& fs, cons
   set.commands = CheckpointCommands();
   for (const Command& command : ProgramCommands()) set.commands.push_back(command);
   set.commands.push_back(RunModelCommand());
+  set.commands.push_back(BenchCommand());
   for (const Command& command : DescribeCommands()) set.commands.push_back(command);
   return RunCommand(set, args, fs, console);
 }

@@ -24,7 +24,9 @@ struct Flags {
   std::string dtype = "f32";
   std::string texts_file;
   std::string raw_dtype, gguf_names = "model";
-  int jobs = 1;
+  std::string shapes = "1x16,1x128,8x64,32x32,32x128";
+  int jobs = 1, threads = 0;
+  double seconds = 1;
   bool strict = false, force = false, allow_requantize = false, json = false, stats = false, print_config = false;
   bool bitwise = false, dequantize = false;
   std::optional<double> min_snr, min_row_snr, min_group_snr;

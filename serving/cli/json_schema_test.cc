@@ -167,6 +167,7 @@ TEST_F(JsonSchemaTest, EveryReport) {
                               {"config", "dot_general", "int8_fwd"},
                               {"config", "inject", "rules.textproto", "--program", "model.txt"}});
   ExpectDocumented("run", {{"run", model_, "--text", "w7 w8", "--text", "w9"}});
+  ExpectDocumented("bench", {{"bench", model_, "--shapes", "1x4,2x12", "--seconds", "0"}});
   std::set<std::string> documented;
   for (const auto& [name, definition] : definitions_.items()) documented.insert(name);
   EXPECT_EQ(checked_, documented);

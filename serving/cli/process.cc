@@ -64,7 +64,7 @@ int RunProcess(int argc, char** argv, CommandMain command) {
     return 4;
   }
   std::ios::sync_with_stdio(false);
-  const Console console{std::cout, std::cerr, isatty(STDERR_FILENO) == 1, &interrupted, &ReaderIsGone};
+  const Console console{std::cout, std::cerr, isatty(STDERR_FILENO) == 1, &interrupted, &ReaderIsGone, &std::cin};
   return command(std::vector<std::string>(argv + 1, argv + argc), io::LocalFileSystem(), console);
 }
 

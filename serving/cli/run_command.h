@@ -4,6 +4,7 @@
 // A command line made of a table of commands.
 
 #include <atomic>
+#include <istream>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -27,6 +28,7 @@ struct Console {
   const std::atomic<bool>* interrupted = nullptr;  // set by a signal
   // True if `out` has no reader any more (`aqt inspect | head -1`): a failed write is then not an error.
   bool (*reader_is_gone)() = nullptr;
+  std::istream* in = nullptr;  // standard input
 };
 
 // One command, such as `convert`.

@@ -27,7 +27,8 @@
 namespace aqt::serving {
 
 struct TextEngineOptions {
-  InjectConfig config = {};  // how weights and products are quantized; empty: floating point
+  InjectConfig config = {};                     // as for EncoderModel::Serve
+  const models::GivenWeights* given = nullptr;  // as for models::ModelFromFolder; read by Open
   EngineOptions engine = {};
   // Requests may have a second text: programs read the number of each token's segment, if the model knows several.
   bool pairs = false;
