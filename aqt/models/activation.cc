@@ -12,7 +12,8 @@ Activation ReadActivation(ConfigFields& fields, const std::string& name) {
   if (text == "relu") return Activation::kRelu;
   if (text == "silu" || text == "swish") return Activation::kSilu;
   if (text == "tanh") return Activation::kTanh;
-  fields.Refuse(name, "gelu, gelu_new, gelu_pytorch_tanh, relu, silu, swish or tanh");
+  if (text == "sigmoid") return Activation::kSigmoid;
+  fields.Refuse(name, "gelu, gelu_new, gelu_pytorch_tanh, relu, sigmoid, silu, swish or tanh");
   return Activation::kGelu;
 }
 
@@ -21,6 +22,7 @@ Value Activate(const Value& x, Activation activation) {
     case Activation::kGelu: return ops::Gelu(x);
     case Activation::kGeluTanh: return ops::GeluTanh(x);
     case Activation::kRelu: return ops::Relu(x);
+    case Activation::kSigmoid: return ops::Logistic(x);
     case Activation::kSilu: return ops::Silu(x);
     case Activation::kTanh: return ops::Tanh(x);
   }

@@ -27,7 +27,7 @@ class Bert : public Encoder {
     positions_ = fields.Count("max_position_embeddings");
     facts_.max_length = positions_ - first_position_;
     facts_.types = fields.Count("type_vocab_size", 2);
-    layers_.layers = fields.Count("num_hidden_layers");
+    layers_.layers = fields.Layers("num_hidden_layers");
     layers_.heads = fields.Count("num_attention_heads");
     layers_.hidden = fields.Count("intermediate_size");
     layers_.epsilon = fields.Positive("layer_norm_eps", 1e-12);

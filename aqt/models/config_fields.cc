@@ -118,6 +118,14 @@ int64_t ConfigFields::Count(const std::string& name, std::optional<int64_t> othe
   return 1;
 }
 
+int64_t ConfigFields::Layers(const std::string& name) {
+  constexpr int64_t kMost = 1000;
+  const int64_t layers = Count(name);
+  if (layers <= kMost) return layers;
+  Refuse(name, absl::StrCat("at most ", kMost));
+  return 1;
+}
+
 int64_t ConfigFields::Index(const std::string& name, int64_t otherwise) {
   read_.insert(name);
   const nlohmann::json* value = object_->Find(name);

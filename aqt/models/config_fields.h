@@ -29,6 +29,8 @@ class ConfigFields {
 
   // A number from 1 on. Without a default, the field must be there; null counts as missing.
   int64_t Count(const std::string& name, std::optional<int64_t> otherwise = std::nullopt);
+  // A number of layers: from 1 to 1000. Each is traced.
+  int64_t Layers(const std::string& name);
   // A number from 0 on.
   int64_t Index(const std::string& name, int64_t otherwise);
   // A finite number above 0.
@@ -50,6 +52,8 @@ class ConfigFields {
   bool IsNull(const std::string& name);     // there, and null
   bool Has(const std::string& name) const;  // there, and not null
   const std::string& source() const { return source_; }
+  // Adds an error, if it is one: that of an object of this one.
+  void Add(const absl::Status& status) { status_.Update(status); }
   // Adds an error about this field.
   void Refuse(const std::string& name, absl::string_view expected);
 

@@ -19,7 +19,7 @@ class DistilBert final : public Encoder {
     facts_.vocabulary = fields.Count("vocab_size");
     facts_.width = layers_.width = fields.Count("dim");
     facts_.max_length = fields.Count("max_position_embeddings");
-    layers_.layers = fields.Count("n_layers");
+    layers_.layers = fields.Layers("n_layers");
     layers_.heads = fields.Count("n_heads");
     layers_.hidden = fields.Count("hidden_dim");
     layers_.epsilon = 1e-12;

@@ -151,8 +151,8 @@ INSTANTIATE_TEST_SUITE_P(Folders, EncoderModelGolden,
                                            "camembert_classes", "distilbert_classes", "mpnet_classes",
                                            "modernbert_classes", "nomic_classes", "bert_pairs", "xlm_roberta_pairs",
                                            "modernbert_pairs", "bert_tokens", "roberta_tokens", "distilbert_tokens",
-                                           "mpnet_tokens", "modernbert_tokens", "nomic_tokens", "bert_w8",
-                                           "modernbert_w4"),
+                                           "mpnet_tokens", "modernbert_tokens", "nomic_tokens", "bert_prompt",
+                                           "modernbert_5", "nomic_5", "bert_w8", "modernbert_w4"),
                          [](const auto& info) { return std::string(info.param); });
 
 class EncoderModelTest : public ::testing::Test {

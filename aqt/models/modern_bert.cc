@@ -1,8 +1,9 @@
 // ModernBERT: no positions but the rotary ones, a norm before each part of a layer, gated networks, hardly any biases,
-// and attention to a window of tokens in all layers but every third.
+// and attention to a window of tokens in all layers but every third (or as config.json says).
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "aqt/graph/basic_ops.h"
@@ -27,7 +28,7 @@ class ModernBert final : public Encoder {
     facts_.width = fields.Count("hidden_size");
     facts_.max_length = fields.Count("max_position_embeddings", 8192);
     hidden_ = fields.Count("intermediate_size");
-    layers_ = fields.Count("num_hidden_layers");
+    layers_ = fields.Layers("num_hidden_layers");
     attention_.heads = fields.Count("num_attention_heads");
     if (facts_.width % attention_.heads != 0 || facts_.width / attention_.heads % 2 != 0) {
       fields.Refuse("num_attention_heads", absl::StrCat("a divisor of the width ", facts_.width,
@@ -38,10 +39,9 @@ class ModernBert final : public Encoder {
     norm_bias_ = fields.Flag("norm_bias", false);
     epsilon_ = fields.Positive("norm_eps", 1e-5);
     activation_ = ReadActivation(fields, "hidden_activation");
-    global_every_ = fields.Count("global_attn_every_n_layers", 3);
     window_ = fields.Index("local_attention", 128) / 2;
-    global_theta_ = fields.Positive("global_rope_theta", 160000);
-    local_theta_ = fields.Positive("local_rope_theta", fields.IsNull("local_rope_theta") ? global_theta_ : 10000);
+    ReadRotary(fields);
+    ReadLayerTypes(fields);
     ReadHead(fields);
     fields.Only("rope_scaling", {"null"});
     fields.Only("is_decoder", {"false"});
@@ -61,7 +61,7 @@ class ModernBert final : public Encoder {
     Value x = Norm(nn::Embed(inputs.ids, "words", {.entries = facts_.vocabulary, .features = facts_.width}), "norm");
     for (int64_t i = 0; i < layers_; ++i) {
       const NamedScope scope(absl::StrCat("layer", i));
-      const View& view = i % global_every_ == 0 ? global : local;
+      const View& view = is_global_[i] ? global : local;
       x = x + RotaryAttention(i == 0 ? x : Norm(x, "norm1"), view.mask, view.angles, attention_);
       x = x + Mlp(Norm(x, "norm2"));
     }
@@ -97,6 +97,32 @@ class ModernBert final : public Encoder {
     nn::RotaryAngles angles;
   };
 
+  void ReadRotary(ConfigFields& fields) {
+    global_theta_ = fields.Positive("global_rope_theta", 160000);
+    local_theta_ = fields.Positive("local_rope_theta", fields.IsNull("local_rope_theta") ? global_theta_ : 10000);
+    if (!fields.Has("rope_parameters")) return;
+    ConfigFields both = fields.Object("rope_parameters");  // of transformers 5
+    global_theta_ = ReadRopeTheta(both, "full_attention", global_theta_);
+    local_theta_ = ReadRopeTheta(both, "sliding_attention", local_theta_);
+    fields.Add(both.Finish());
+  }
+
+  void ReadLayerTypes(ConfigFields& fields) {
+    const int64_t every = fields.Count("global_attn_every_n_layers", 3);
+    for (int64_t i = 0; i < layers_; ++i) is_global_.push_back(i % every == 0);
+    if (!fields.Has("layer_types")) return;
+    const std::vector<std::string> types = fields.Texts("layer_types");  // of transformers 5
+    bool known = static_cast<int64_t>(types.size()) == layers_;
+    for (size_t i = 0; known && i < types.size(); ++i) {
+      is_global_[i] = types[i] == "full_attention";
+      known = is_global_[i] || types[i] == "sliding_attention";
+    }
+    if (!known) {
+      fields.Refuse("layer_types",
+                    absl::StrCat("full_attention or sliding_attention for each of ", layers_, " layers"));
+    }
+  }
+
   void ReadHead(ConfigFields& fields) {
     const std::string pooling = fields.Text("classifier_pooling", "cls");
     if (pooling != "cls" && pooling != "mean") fields.Refuse("classifier_pooling", "cls or mean");
@@ -127,8 +153,8 @@ class ModernBert final : public Encoder {
   RotaryAttentionOptions attention_;
   HeadLayers head_;
   int64_t layers_ = 0, hidden_ = 0;
-  int64_t global_every_ = 0;  // the layers 0, global_every_, ... see all tokens
-  int64_t window_ = 0;        // the others see this number of tokens on each side
+  std::vector<bool> is_global_;  // whether a layer sees all tokens
+  int64_t window_ = 0;           // the others see this number of tokens on each side
   double global_theta_ = 0, local_theta_ = 0, epsilon_ = 0;
   bool mlp_bias_ = false, norm_bias_ = false;
   Activation activation_ = Activation::kGelu;

@@ -39,7 +39,7 @@ class Mpnet final : public Encoder {
     facts_.width = layers_.width = fields.Count("hidden_size");
     positions_ = fields.Count("max_position_embeddings");
     facts_.max_length = positions_ - kPadding - 1;
-    layers_.layers = fields.Count("num_hidden_layers");
+    layers_.layers = fields.Layers("num_hidden_layers");
     layers_.heads = fields.Count("num_attention_heads");
     layers_.hidden = fields.Count("intermediate_size");
     layers_.epsilon = fields.Positive("layer_norm_eps", 1e-12);

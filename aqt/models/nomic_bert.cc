@@ -1,4 +1,5 @@
-// Nomic BERT: BERT with rotary positions, gated networks and mostly no biases. Its config.json has the names of GPT-2.
+// Nomic BERT: BERT with rotary positions, gated networks and mostly no biases. Its config.json has the names of GPT-2,
+// or since version 5 of transformers those of BERT.
 
 #include <algorithm>
 #include <cmath>
@@ -10,6 +11,7 @@
 #include "aqt/core/ceil_div.h"
 #include "aqt/graph/basic_ops.h"
 #include "aqt/graph/context.h"
+#include "aqt/models/activation.h"
 #include "aqt/models/encoder.h"
 #include "aqt/models/post_norm.h"
 #include "aqt/models/rotary_attention.h"
@@ -29,23 +31,11 @@ constexpr int64_t kHiddenMultiple = 256;  // the code of these models rounds up 
 class NomicBert final : public Encoder {
  public:
   explicit NomicBert(ConfigFields& fields) {
-    const int64_t words = fields.Count("vocab_size");
-    facts_.vocabulary = RoundUp(words, fields.Count("pad_vocab_size_multiple", 1));
-    facts_.width = fields.Count("n_embd");
-    facts_.max_length = fields.Count("n_positions");
-    facts_.types = fields.Index("type_vocab_size", 2);
-    layers_ = fields.Count("n_layer");
-    attention_.heads = fields.Count("n_head");
-    epsilon_ = fields.Positive("layer_norm_epsilon", 1e-5);
-    if (facts_.width % attention_.heads != 0) {
-      fields.Refuse("n_head", absl::StrCat("a divisor of the width ", facts_.width));
+    if (fields.Has("hidden_size")) {
+      ReadAsBert(fields);
+    } else {
+      ReadAsGpt2(fields);
     }
-    attention_.use_bias = fields.Flag("qkv_proj_bias", true);
-    fc1_bias_ = fields.Flag("mlp_fc1_bias", true);
-    fc2_bias_ = fields.Flag("mlp_fc2_bias", true);
-    ReadRotary(fields);
-    ReadNetwork(fields);
-    OnlyPostNormEncoder(fields);
   }
 
   Value Hidden(const EncoderInputs& inputs) const override {
@@ -93,9 +83,51 @@ class NomicBert final : public Encoder {
   }
 
  private:
-  static constexpr char kBase[] = "(?:bert\\.)?";
+  static constexpr char kBase[] = "(?:(?:nomic_)?bert\\.)?";
 
-  enum class Gate : uint8_t { kSigmoid, kSilu, kGelu };
+  // As the code beside these models names the fields.
+  void ReadAsGpt2(ConfigFields& fields) {
+    facts_.vocabulary = RoundUp(fields.Count("vocab_size"), fields.Count("pad_vocab_size_multiple", 1));
+    facts_.width = fields.Count("n_embd");
+    facts_.max_length = positions_ = fields.Count("n_positions");
+    facts_.types = fields.Index("type_vocab_size", 2);
+    layers_ = fields.Layers("n_layer");
+    epsilon_ = fields.Positive("layer_norm_epsilon", 1e-5);
+    attention_.heads = fields.Count("n_head");
+    if (facts_.width % attention_.heads != 0) {
+      fields.Refuse("n_head", absl::StrCat("a divisor of the width ", facts_.width));
+    }
+    attention_.use_bias = fields.Flag("qkv_proj_bias", true);
+    fc1_bias_ = fields.Flag("mlp_fc1_bias", true);
+    fc2_bias_ = fields.Flag("mlp_fc2_bias", true);
+    ReadRotary(fields);
+    ReadNetwork(fields);
+    OnlyPostNormEncoder(fields);
+  }
+
+  // As transformers names them since version 5: a part of the models.
+  void ReadAsBert(ConfigFields& fields) {
+    facts_.vocabulary = fields.Count("vocab_size");
+    facts_.width = fields.Count("hidden_size");
+    facts_.max_length = fields.Count("max_position_embeddings", 2048);
+    facts_.types = fields.Count("type_vocab_size", 2);
+    layers_ = fields.Layers("num_hidden_layers");
+    hidden_ = fields.Count("intermediate_size");
+    epsilon_ = fields.Positive("layer_norm_eps", 1e-12);
+    gate_ = fields.Has("hidden_act") ? ReadActivation(fields, "hidden_act") : Activation::kSilu;
+    attention_.heads = fields.Count("num_attention_heads");
+    turned_ = facts_.width / attention_.heads;
+    if (facts_.width % attention_.heads != 0 || turned_ % 2 != 0) {
+      fields.Refuse("num_attention_heads", absl::StrCat("a divisor of the width ", facts_.width,
+                                                        " that leaves an even number of features for each head"));
+    }
+    if (fields.Count("head_dim", turned_) != turned_) {
+      fields.Refuse("head_dim", absl::StrCat("the ", turned_, " features of a head"));
+    }
+    theta_ = ReadRopeTheta(fields, "rope_parameters", 1000);
+    attention_.use_bias = fc1_bias_ = fc2_bias_ = false;
+    OnlyWholeEncoder(fields);
+  }
 
   void ReadRotary(ConfigFields& fields) {
     const int64_t features = facts_.width / attention_.heads;
@@ -108,7 +140,6 @@ class NomicBert final : public Encoder {
       fields.Refuse("rotary_emb_fraction",
                     absl::StrCat("a fraction that turns an even number of the ", features, " features of a head"));
     }
-    positions_ = facts_.max_length;
     const int64_t trained = fields.Count("max_trained_positions", 2048);
     // With this factor the angles change with the length of a text once it exceeds `trained`.
     const bool scales = !fields.IsNull("rotary_scaling_factor") && fields.NotNegative("rotary_scaling_factor", 1) != 0;
@@ -119,9 +150,9 @@ class NomicBert final : public Encoder {
 
   void ReadNetwork(ConfigFields& fields) {
     const std::string activation = fields.Text("activation_function", "gelu_new");
-    if (activation == "glu") gate_ = Gate::kSigmoid;
-    if (activation == "swiglu") gate_ = Gate::kSilu;
-    if (activation == "geglu") gate_ = Gate::kGelu;
+    if (activation == "glu") gate_ = Activation::kSigmoid;
+    if (activation == "swiglu") gate_ = Activation::kSilu;
+    if (activation == "geglu") gate_ = Activation::kGelu;
     if (!gate_.has_value() && activation != "gelu") {
       fields.Refuse("activation_function", "swiglu, geglu, glu or gelu");
     }
@@ -151,12 +182,8 @@ class NomicBert final : public Encoder {
   Value Mlp(const Value& x) const {
     const nn::DenseOptions wide = {.features = hidden_, .use_bias = fc1_bias_};
     const Value a = nn::Dense(x, "fc1", wide);
-    const auto gate = [&] {
-      const Value b = nn::Dense(x, "gate", wide);
-      return *gate_ == Gate::kSigmoid ? ops::Logistic(b) : *gate_ == Gate::kSilu ? ops::Silu(b) : ops::Gelu(b);
-    };
-    return nn::Dense(gate_.has_value() ? a * gate() : ops::Gelu(a), "fc2",
-                     {.features = facts_.width, .use_bias = fc2_bias_});
+    const Value b = gate_.has_value() ? a * Activate(nn::Dense(x, "gate", wide), *gate_) : ops::Gelu(a);
+    return nn::Dense(b, "fc2", {.features = facts_.width, .use_bias = fc2_bias_});
   }
 
   RotaryAttentionOptions attention_;
@@ -164,7 +191,7 @@ class NomicBert final : public Encoder {
   int64_t turned_ = 0;  // features of each head that are turned; 0: positions are learned
   double theta_ = 0, epsilon_ = 0;
   bool fc1_bias_ = true, fc2_bias_ = true;
-  std::optional<Gate> gate_;
+  std::optional<Activation> gate_;
 };
 
 }  // namespace

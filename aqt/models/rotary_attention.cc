@@ -26,6 +26,14 @@ Value RotaryAttention(const Value& x, const Value& mask, const std::optional<nn:
                           {.features = {heads * features}, .axes = {-2, -1}, .use_bias = options.use_bias});
 }
 
+double ReadRopeTheta(ConfigFields& fields, const std::string& name, double otherwise) {
+  ConfigFields rope = fields.Object(name);
+  rope.Only("rope_type", {R"("default")"});
+  const double theta = rope.Positive("rope_theta", otherwise);
+  fields.Add(rope.Finish());
+  return theta;
+}
+
 void AddRotaryAttentionRules(absl::string_view qkv, absl::string_view out, absl::string_view scope, bool bias,
                              nn::WeightsMap& map) {
   AddDenseRules(qkv, absl::StrCat(scope, "/attention/qkv"), bias, /*split=*/true, map);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "aqt/core/array.h"
 #include "aqt/io/file.h"
+#include "aqt/io/tensors/safetensors.h"
 #include "aqt/runtime/prepared_program.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -52,6 +53,22 @@ TEST(TextEmbedderTest, LongTextsAreCutOff) {
   EXPECT_EQ(embedding.tokens, 12);
   EXPECT_EQ(embedding.truncated, 20);
   EXPECT_EQ(embedding.values, embedder.Embed("w5 w6 w7 w8 w9 w10 w11 w12 w13 w14")->values);
+}
+
+// What encode of sentence-transformers gives for a folder that it has written, with a prompt before each text and at
+// most 9 tokens.
+TEST(TextEmbedderTest, EqualsEncodeWithAPrompt) {
+  const std::string folder = "tests/golden/models/bert_prompt";
+  const TextEmbedder embedder = *TextEmbedder::Open(Fs(), folder);
+  EXPECT_EQ(embedder.max_length(), 9);
+  const Array want = *io::SafetensorsReader::Open(Fs(), folder + "/expected.safetensors")->ReadArray("encoded");
+  const char* const texts[] = {"w7 w8", "w9 w10 w11 w12 w13 w14 w15 w16"};
+  for (int i = 0; i < 2; ++i) {
+    const TextEmbedding embedding = *embedder.Embed(texts[i]);
+    EXPECT_EQ(embedding.truncated, i == 0 ? 0 : 4);
+    // As in encoder_model_test.cc; the numbers are below 3.
+    for (int j = 0; j < 24; ++j) EXPECT_NEAR(embedding.values[j], want.View<float>()[24 * i + j], 3e-5);
+  }
 }
 
 TEST(TextEmbedderTest, ManyThreadsGetTheSameBits) {

@@ -5,6 +5,8 @@ compute with them.
     pip install torch==2.15.0 transformers==4.57.6 sentence-transformers==6.2.0 compressed-tensors==0.20.0 safetensors numpy
     python3 record.py [FOLDER ...]
 
+and with transformers==5.24.0 the two folders whose names end in _5.
+
 Each folder is that of a model. expected.safetensors has ids, lengths and types (s32), the hidden states of transformers in
 float32 and, if there is a modules.json, the embeddings of sentence-transformers' modules, or, if the model has classes, their
 logits and the scores that transformers' pipeline or CrossEncoder.predict gives. ids.1, lengths.1, ... are a second batch."""
@@ -20,7 +22,7 @@ import tokenizers
 import torch
 import transformers as tf
 from safetensors.torch import save_file
-from sentence_transformers import CrossEncoder
+from sentence_transformers import CrossEncoder, SentenceTransformer
 from sentence_transformers import models as st
 
 from nomic_bert import NomicBert
@@ -133,7 +135,22 @@ CASES |= {
     # Quantized by compressed-tensors.
     "bert_w8": (bert("BertForSequenceClassification", num_labels=3), None, 12, F32),
     "modernbert_w4": (modern("ModernBertModel", num_hidden_layers=2, intermediate_size=40), None, 15, F32),
+    # A folder of sentence-transformers 6.2 with a prompt and a limit of 9 tokens.
+    "bert_prompt": (bert(), None, 9, F32),
 }
+# With transformers 5, whose config.json has other fields for these families.
+CASES_5 = {
+    "modernbert_5": (lambda: tf.ModernBertForSequenceClassification(tf.ModernBertConfig(
+        **{k: v for k, v in MODERN.items() if "theta" not in k}, num_labels=3,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention", "sliding_attention"],
+        rope_parameters={"full_attention": {"rope_theta": 1600.0, "rope_type": "default"},
+                         "sliding_attention": {"rope_theta": 100.0, "rope_type": "default"}})), None, 16, F32),
+    "nomic_5": (lambda: tf.NomicBertForSequenceClassification(tf.NomicBertConfig(
+        **COMMON, max_position_embeddings=64, num_labels=2, rope_parameters={"rope_theta": 500.0, "rope_type": "default"})),
+        None, 17, F32),
+}
+if tf.__version__.startswith("5."):
+    CASES = CASES_5
 ACTIVATIONS = {"xlm_roberta_pairs": torch.nn.Identity(), "modernbert_pairs": torch.nn.Tanh()}
 WITH_WORDS = ("bert", "bert_classes", "bert_tokens")
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] + [f"w{i}" for i in range(5, 50)]
@@ -277,6 +294,22 @@ def save_cross_encoder(name, folder):
     return encoder
 
 
+def save_sentence_transformer(folder):
+    """Writes the folder again, as sentence-transformers 6.2 does, with a prompt before each text."""
+    write_vocabulary(folder)
+    tokenizer = tf.BertTokenizerFast(os.path.join(folder, "vocab.txt"))
+    tokenizer.save_pretrained(folder)
+    model = SentenceTransformer(folder, prompts={"query": "w5 w6: "}, default_prompt_name="query", device="cpu")
+    model.max_seq_length = 9
+    model.save_pretrained(folder + ".new")
+    shutil.rmtree(folder)
+    os.rename(folder + ".new", folder)
+    for extra in ("README.md", "special_tokens_map.json", "vocab.txt"):
+        if os.path.exists(os.path.join(folder, extra)):
+            os.remove(os.path.join(folder, extra))
+    return model
+
+
 def record(name):
     build, modules, length, dtype = CASES[name]
     generator = torch.Generator().manual_seed(FIRST.index(name) if name in FIRST else 100 + list(CASES).index(name))
@@ -301,6 +334,9 @@ def record(name):
         write_vocabulary(folder)
     if modules:
         save_modules(folder, made, length)
+    if name == "bert_prompt":
+        encoder = save_sentence_transformer(folder)
+        expected["encoded"] = torch.tensor(encoder.encode(["w7 w8", "w9 w10 w11 w12 w13 w14 w15 w16"]))
     if name.endswith("_pairs"):
         encoder = save_cross_encoder(name, folder)
         pairs = [("w7 w8 w9", "w10"), ("w20", "w21 w22 w23 w24 w25 w26 w27 w28 w29 w30 w31 w32 w33 w34 w35 w36 w37"),
