@@ -79,6 +79,10 @@ absl::StatusOr<Program> EncoderModel::LogitsProgram(int64_t batch, int64_t lengt
       "...ForTokenClassification");
 }
 
+absl::StatusOr<Program> EncoderModel::OutputProgram(int64_t batch, int64_t length, bool types) const {
+  return Trace(batch, length, types, head_.has_value() ? kLogits : kEmbeddings);
+}
+
 EncoderModel EncoderModel::WithoutWeights() const {
   EncoderModel model = *this;
   model.weights_ = std::make_shared<const SlotValues>();

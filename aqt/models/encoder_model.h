@@ -62,6 +62,8 @@ class EncoderModel {
   absl::StatusOr<Program> EmbeddingProgram(int64_t batch, int64_t length, bool types = false) const;
   // The same -> kLogits. FailedPrecondition without a head.
   absl::StatusOr<Program> LogitsProgram(int64_t batch, int64_t length, bool types = false) const;
+  // LogitsProgram if there is a head, otherwise EmbeddingProgram.
+  absl::StatusOr<Program> OutputProgram(int64_t batch, int64_t length, bool types = false) const;
   // The programs with the model's weights. Those that the folder stores as integers or 8-bit floats are computed as the
   // folder says; all other products as `config` says, or in floating point if it is empty.
   absl::StatusOr<PreparedProgram> Serve(absl::Span<const Program> programs, const InjectConfig& config) const;

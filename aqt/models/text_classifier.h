@@ -19,8 +19,10 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "aqt/io/file.h"
 #include "aqt/models/encoder_model.h"
+#include "aqt/models/head.h"
 #include "aqt/models/text_runner.h"
 #include "aqt/transforms/quantize/inject.h"
 
@@ -33,6 +35,9 @@ struct TextClasses {
   int64_t tokens = 0;     // that were read, special ones included
   int64_t truncated = 0;  // that were cut off
 };
+
+// The classes of a text with these logits; without its numbers of tokens.
+TextClasses ClassesOfText(const Head& head, absl::Span<const float> logits);
 
 // The tokenizer, the encoder and the head of a folder. Thread-safe; cheap to copy.
 class TextClassifier {

@@ -15,6 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "aqt/io/file.h"
 #include "aqt/models/encoder_model.h"
+#include "aqt/models/text_runner.h"
 #include "aqt/transforms/quantize/inject.h"
 
 namespace aqt::models {
@@ -33,21 +34,17 @@ class TextEmbedder {
   static absl::StatusOr<TextEmbedder> Open(const io::FileSystem& fs, absl::string_view folder,
                                            const InjectConfig& config = {}, const GivenWeights* given = nullptr);
 
-  const EncoderModel& model() const;
+  const EncoderModel& model() const { return runner_.model(); }
   // The longest text in tokens: what the model and the folder allow.
-  int64_t max_length() const;
+  int64_t max_length() const { return runner_.tokens().max_length(); }
 
-  // A longer text is cut off. Each text is computed alone, so that its bits do not depend on other texts. It is padded
-  // (padded_length.h), unless `config` has scales that padding could change (WhyPaddingCounts in
-  // transforms/row_dependence.h). The first text of a length compiles a program for it. For many texts on several
-  // threads see serving/engine, which gives the same bits. InvalidArgument if the text has no
-  // tokens; the errors of Tokenizer::Encode.
+  // A longer text is cut off. Each text is computed alone, so that its bits do not depend on other texts. For many
+  // texts on several threads see serving/engine, which gives the same bits. The errors of TextRunner::Run.
   absl::StatusOr<TextEmbedding> Embed(absl::string_view text) const;
 
  private:
-  struct Impl;
-  explicit TextEmbedder(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
-  std::shared_ptr<Impl> impl_;
+  explicit TextEmbedder(TextRunner runner) : runner_(std::move(runner)) {}
+  TextRunner runner_;
 };
 
 }  // namespace aqt::models

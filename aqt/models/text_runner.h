@@ -20,20 +20,24 @@ namespace aqt::models {
 // Thread-safe; cheap to copy.
 class TextRunner {
  public:
-  // The folder must have a head of this kind: FailedPrecondition otherwise. The errors of ModelFromFolder and
+  enum class Output : uint8_t { kEmbedding, kClassesOfText, kClassesOfTokens };
+
+  // `config` is that of EncoderModel::Serve; `given` are the weights, instead of those of the folder.
+  // FailedPrecondition if the folder does not have the head of this output; the errors of ModelFromFolder and
   // TextTokens::Open.
-  static absl::StatusOr<TextRunner> Open(const io::FileSystem& fs, absl::string_view folder, bool of_tokens,
-                                         const InjectConfig& config);
+  static absl::StatusOr<TextRunner> Open(const io::FileSystem& fs, absl::string_view folder, Output output,
+                                         const InjectConfig& config, const GivenWeights* given = nullptr);
 
   const EncoderModel& model() const;
   const TextTokens& tokens() const;
 
   struct Result {
     tokenizers::Encoding encoding;
-    Array logits;  // those of a batch of one; longer than the text if they are of tokens
+    Array output;  // kEmbeddings or kLogits of a batch of one; logits of tokens may be longer than the text
   };
-  // The text is computed alone, padded as padded_length.h says. Compiles a program for the first text of a length. The
-  // errors of TextTokens::Encode; InvalidArgument if the tokenizer numbers more texts than the model knows.
+  // The text is computed alone. It is padded (padded_length.h), unless `config` has scales that padding could change
+  // (WhyPaddingCounts in transforms/row_dependence.h). Compiles a program for the first text of a length. The errors of
+  // TextTokens::Encode.
   absl::StatusOr<Result> Run(absl::string_view text, std::optional<absl::string_view> second = std::nullopt) const;
 
  private:

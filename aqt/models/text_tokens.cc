@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "aqt/core/status_macros.h"
@@ -26,6 +27,7 @@ absl::StatusOr<TextTokens> TextTokens::Open(const io::FileSystem& fs, absl::stri
   TextTokens tokens;
   const int64_t given = model.pooling().max_length;
   tokens.max_length_ = given > 0 ? std::min(given, model.facts().max_length) : model.facts().max_length;
+  tokens.types_ = model.facts().types;
   tokens.prompt_ = model.pooling().prompt;
   tokens.tokenizer_ = std::make_shared<const tokenizers::Tokenizer>(std::move(tokenizer));
   return tokens;
@@ -45,6 +47,12 @@ absl::StatusOr<tokenizers::Encoding> TextTokens::Encode(absl::string_view text, 
   AQT_ASSIGN_OR_RETURN(tokenizers::Encoding encoding, second.has_value() ? tokenizer_->Encode(text, *second, options)
                                                                          : tokenizer_->Encode(text, options));
   if (encoding.ids.empty()) return absl::InvalidArgumentError("the text has no tokens, expected at least one");
+  const int32_t largest = *absl::c_max_element(encoding.type_ids);
+  if (types_ > 1 && largest >= types_) {
+    return absl::InvalidArgumentError(absl::StrCat("the tokenizer gives tokens the segment ", largest,
+                                                   ", and the model knows ", types_,
+                                                   "; they belong to different models"));
+  }
   const auto skipped = static_cast<uint32_t>(prompt_.size());
   if (skipped == 0 || second.has_value()) return encoding;
   for (auto& [begin, end] : encoding.offsets) {

@@ -23,7 +23,8 @@ class TextTokens {
 
   // The tokens of a text or a pair, at most max_length(); more are cut off. A prompt of the folder (Pooling::prompt) is
   // put before the text, and counts as part of it. With `offsets` also the bytes of each token; those of a single text
-  // without the prompt, whose tokens have (0, 0). InvalidArgument if there are none; the errors of Tokenizer::Encode.
+  // without the prompt, whose tokens have (0, 0). InvalidArgument if there are none, or if a token has the number of a
+  // segment that a model with segments does not know; the errors of Tokenizer::Encode.
   absl::StatusOr<tokenizers::Encoding> Encode(absl::string_view text,
                                               std::optional<absl::string_view> second = std::nullopt,
                                               bool offsets = false) const;
@@ -36,6 +37,7 @@ class TextTokens {
   TextTokens() = default;
   std::shared_ptr<const tokenizers::Tokenizer> tokenizer_;
   int64_t max_length_ = 0;
+  int64_t types_ = 0;
   std::string prompt_;
 };
 

@@ -15,9 +15,12 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "aqt/io/file.h"
 #include "aqt/models/encoder_model.h"
+#include "aqt/models/head.h"
 #include "aqt/models/text_runner.h"
+#include "aqt/tokenizers/tokenizer.h"
 #include "aqt/transforms/quantize/inject.h"
 
 namespace aqt::models {
@@ -36,6 +39,9 @@ struct TokenClasses {
   int64_t tokens = 0;             // that were read, special ones included
   int64_t truncated = 0;          // that were cut off
 };
+
+// The classes of a text whose tokens have these logits, [tokens, labels] or longer. The encoding needs its offsets.
+TokenClasses ClassesOfTokens(const Head& head, const tokenizers::Encoding& encoding, absl::Span<const float> logits);
 
 // The tokenizer, the encoder and the head of a folder. Thread-safe; cheap to copy.
 class TokenClassifier {

@@ -31,7 +31,7 @@ struct Flags {
   bool bitwise = false, dequantize = false;
   std::optional<double> min_snr, min_row_snr, min_group_snr;
   std::optional<int> depth;
-  std::vector<std::string> exclude, texts;
+  std::vector<std::string> exclude, texts, pairs;
 };
 
 }  // namespace aqt::serving

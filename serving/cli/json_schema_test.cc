@@ -134,7 +134,7 @@ class JsonSchemaTest : public CommandTest {
 
   const json definitions_;
   // Tests run in a folder of their own.
-  const std::string model_ = std::filesystem::absolute("tests/golden/models/bert").string();
+  const std::string model_ = std::filesystem::absolute("tests/golden/models/bert").string();  // with _classes, _tokens
   std::set<std::string> checked_;
 };
 
@@ -166,7 +166,9 @@ TEST_F(JsonSchemaTest, EveryReport) {
   ExpectDocumented("config", {{"config", "convert"},
                               {"config", "dot_general", "int8_fwd"},
                               {"config", "inject", "rules.textproto", "--program", "model.txt"}});
-  ExpectDocumented("run", {{"run", model_, "--text", "w7 w8", "--text", "w9"}});
+  ExpectDocumented("run", {{"run", model_, "--text", "w7 w8", "--text", "w9"},
+                           {"run", model_ + "_classes", "--text", "w7 w8", "--pair", "w9"},
+                           {"run", model_ + "_tokens", "--text", "w7 w8"}});
   ExpectDocumented("bench", {{"bench", model_, "--shapes", "1x4,2x12", "--seconds", "0"}});
   std::set<std::string> documented;
   for (const auto& [name, definition] : definitions_.items()) documented.insert(name);

@@ -1,9 +1,11 @@
 #include "serving/cli/run_model_command.h"
 
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <istream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,16 +14,21 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/types/span.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/io/file.h"
+#include "aqt/io/printable.h"
+#include "aqt/models/architecture.h"
 #include "aqt/models/encoder_model.h"
+#include "aqt/models/text_classifier.h"
+#include "aqt/models/token_classifier.h"
 #include "serving/cli/flags.h"
+#include "serving/cli/given_text.h"
 #include "serving/cli/model_flags.h"
 #include "serving/cli/program_command_names.h"
 #include "serving/cli/shared_flags.h"
+#include "serving/cli/text_output.h"
 #include "serving/engine/text_engine.h"
 #include "serving/tools/exit_code.h"
 #include "serving/tools/report_json-inl.h"
@@ -36,7 +43,13 @@ constexpr size_t kTextsAhead = 512;
 constexpr char kExamples[] = R"(Examples:
   aqt run all-MiniLM-L6-v2/ --text 'a sentence' --text 'another one'
   aqt run all-MiniLM-L6-v2/ --preset w8a8_dynamic --file sentences.txt --json
-  sort sentences.txt | aqt run all-MiniLM-L6-v2/ --file - > embeddings.txt)";
+  sort sentences.txt | aqt run all-MiniLM-L6-v2/ --file - > embeddings.txt
+  aqt run ms-marco-MiniLM-L6-v2/ --text 'a question' --pair 'a passage that may answer it'
+  aqt run bert-base-NER/ --text 'Ada Lovelace lived in London'
+
+Prints a line for each text: its embedding; if the model has classes of texts, the best label and its score; if it is a
+cross-encoder, the score. A model with classes of tokens prints a line for each token. Lines of --file with a tab are
+pairs, if the model has classes of texts.)";
 
 absl::StatusOr<std::string> ReadStandardInput(const Console& console) {
   if (console.in == nullptr) return absl::InvalidArgumentError("there is no standard input to read");
@@ -68,38 +81,50 @@ absl::StatusOr<std::vector<std::string>> Texts(const Flags& flags, const io::Fil
   return absl::InvalidArgumentError("there is no text; give --text TEXT, or --file FILE with a text in each line");
 }
 
+// What the model says about a text.
+TextOutput OutputOf(const std::optional<models::Head>& head, const GivenText& given, const TextAnswer& answer) {
+  if (!head.has_value()) return EmbeddingOutput(answer.outputs.at(models::kEmbeddings).View<float>());
+  const absl::Span<const float> logits = answer.outputs.at(models::kLogits).View<float>();
+  if (!head->OfTokens()) return ClassesOutput(*head, models::ClassesOfText(*head, logits));
+  return TokensOutput(*head, given.text, models::ClassesOfTokens(*head, answer.encoding, logits));
+}
+
 // The answers, in the order of the texts.
 class Answers {
  public:
   Answers(const Flags& flags, const Console& console, const OpenedModel& model)
       : flags_(flags), console_(console), engine_(*model.engine), warnings_(model.warnings) {}
 
-  absl::Status Add(const absl::StatusOr<TextAnswer>& answer) {
+  absl::Status Add(const GivenText& given, const absl::StatusOr<TextAnswer>& answer) {
     ++count_;
     if (!answer.ok()) return Annotate(answer.status(), absl::StrCat("text ", count_));
-    if (answer->truncated > 0) {
-      warnings_.push_back(absl::StrCat("text ", count_, ": the last ", answer->truncated, " tokens are left out; ",
-                                       "the model reads ", engine_.max_length()));
+    if (answer->truncated() > 0) {
+      warnings_.push_back(absl::StrCat("text ", count_, ": ", given.second.has_value() ? "" : "the last ",
+                                       answer->truncated(), " tokens are left out; the model reads ",
+                                       engine_.max_length()));
     }
-    const absl::Span<const float> values = answer->outputs.at(models::kEmbeddings).View<float>();
-    if (flags_.json) {
-      results_.push_back({{"tokens", answer->tokens},
-                          {"truncated", answer->truncated},
-                          {"embedding", std::vector<float>(values.begin(), values.end())}});
-    } else {
-      console_.out << absl::StrJoin(values, " ", [](std::string* out, float x) {
-        absl::StrAppendFormat(out, "%.9g", x);
-      }) << "\n";
+    const TextOutput output = OutputOf(engine_.model().head(), given, *answer);
+    if (!flags_.json) {
+      console_.out << output.text;
+      return absl::OkStatus();
     }
+    ReportJson result = {{"tokens", answer->tokens()}, {"truncated", answer->truncated()}};
+    result.update(output.fields);
+    results_.push_back(std::move(result));
     return absl::OkStatus();
   }
 
   void Finish() {
     PrintWarnings(warnings_, console_);
     if (!flags_.json) return;
+    const std::optional<models::Head>& head = engine_.model().head();
     ReportJson json = NewReport();
     json["model"] = flags_.input;
-    json["width"] = engine_.model().pooling().width;
+    json["width"] = head.has_value() ? static_cast<int64_t>(head->labels.size()) : engine_.model().pooling().width;
+    json["labels"] = ReportJson::array();
+    if (head.has_value()) {
+      for (const std::string& label : head->labels) json["labels"].push_back(io::PrintableLine(label));
+    }
     json["max_length"] = engine_.max_length();
     json["texts"] = std::move(results_);
     json["warnings"] = warnings_;
@@ -116,19 +141,19 @@ class Answers {
 };
 
 // Hands the texts in ahead of their answers. Stops early if nobody reads the output any more.
-absl::Status RunTexts(const std::vector<std::string>& texts, TextEngine& engine, const Console& console,
+absl::Status RunTexts(const std::vector<GivenText>& texts, TextEngine& engine, const Console& console,
                       Progress& progress, Answers& answers) {
   std::deque<TextTicket> ahead;
   size_t next = 0;
   for (size_t done = 0; done < texts.size() && console.out; ++done) {
-    while (next < texts.size() && ahead.size() < kTextsAhead) {
-      ahead.push_back(engine.SubmitWhenRoom({.text = texts[next++]}));
+    for (; next < texts.size() && ahead.size() < kTextsAhead; ++next) {
+      ahead.push_back(engine.SubmitWhenRoom({.text = texts[next].text, .second = texts[next].second}));
     }
     const absl::StatusOr<TextAnswer> answer = ahead.front().Wait();
     ahead.pop_front();
     AQT_RETURN_IF_ERROR(CheckCancelled(console.interrupted));
-    AQT_RETURN_IF_ERROR(answers.Add(answer));
-    progress.Add(static_cast<int64_t>(texts[done].size()) + 1, absl::StrCat("text ", done + 1));
+    AQT_RETURN_IF_ERROR(answers.Add(texts[done], answer));
+    progress.Add(texts[done].bytes(), absl::StrCat("text ", done + 1));
   }
   for (const TextTicket& ticket : ahead) ticket.Cancel();
   return absl::OkStatus();
@@ -136,23 +161,29 @@ absl::Status RunTexts(const std::vector<std::string>& texts, TextEngine& engine,
 
 absl::StatusOr<ExitCode> RunModel(const Flags& flags, const io::FileSystem& fs, const Console& console) {
   AQT_ASSIGN_OR_RETURN(const std::vector<std::string> texts, Texts(flags, fs, console));
+  AQT_ASSIGN_OR_RETURN(const models::Architecture architecture, models::ReadArchitecture(fs, flags.input));
+  AQT_ASSIGN_OR_RETURN(const std::vector<GivenText> given,
+                       GivenTexts(texts, architecture.head.has_value() ? &*architecture.head : nullptr, flags));
   AQT_ASSIGN_OR_RETURN(const OpenedModel model, OpenModel(flags, fs, console));
   int64_t bytes = 0;
-  for (const std::string& text : texts) bytes += static_cast<int64_t>(text.size()) + 1;
+  for (const GivenText& text : given) bytes += text.bytes();
   Answers answers(flags, console, model);
   {
     const std::unique_ptr<Progress> progress = ProgressMaker(flags, console)(bytes);
-    AQT_RETURN_IF_ERROR(RunTexts(texts, *model.engine, console, *progress, answers));
+    AQT_RETURN_IF_ERROR(RunTexts(given, *model.engine, console, *progress, answers));
   }
   answers.Finish();
   return ExitCode::kOk;
 }
 
 CLI::App* AddRun(CLI::App& app, Flags& flags) {
-  CLI::App* run = app.add_subcommand(kRunCommand, "compute embeddings of texts with an encoder")->footer(kExamples);
+  CLI::App* run = app.add_subcommand(kRunCommand, "compute embeddings, classes or scores of texts with an encoder")
+                      ->footer(kExamples);
   AddModel(*run, flags);
   run->add_option("--text", flags.texts, "a text; may be given several times")->type_name("TEXT");
-  run->add_option("--file", flags.texts_file, "a file with a text in each line; - for standard input")
+  run->add_option("--pair", flags.pairs, "the second text of a pair; one for each --text")->type_name("TEXT");
+  run->add_option("--file", flags.texts_file,
+                  "a file with a text in each line, or a pair with a tab between its texts; - for standard input")
       ->type_name("FILE");
   AddJson(*run, flags);
   return run;

@@ -18,14 +18,13 @@ struct TextEngine::Impl {
   models::EncoderModel model;  // without weights
   models::TextTokens tokens;
   bool types = false;
-  bool pairs = false;
   std::unique_ptr<Engine> engine;
 };
 
 absl::StatusOr<TextAnswer> TextTicket::Wait() const {
   if (!ticket_.has_value()) return error_;
   AQT_ASSIGN_OR_RETURN(SlotValues outputs, ticket_->Wait());
-  return TextAnswer{std::move(outputs), tokens_, truncated_};
+  return TextAnswer{std::move(outputs), encoding_};
 }
 
 absl::StatusOr<std::unique_ptr<TextEngine>> TextEngine::Open(const io::FileSystem& fs, absl::string_view folder,
@@ -34,20 +33,20 @@ absl::StatusOr<std::unique_ptr<TextEngine>> TextEngine::Open(const io::FileSyste
   const UseExecutor use(&pool);
   AQT_ASSIGN_OR_RETURN(const models::EncoderModel model, models::ModelFromFolder(fs, folder, options.given));
   AQT_ASSIGN_OR_RETURN(models::TextTokens tokens, models::TextTokens::Open(fs, folder, model));
-  const bool types = options.pairs && model.facts().types > 1;
+  const bool types = model.facts().types > 1;
   const models::EncoderModel light = model.WithoutWeights();
   TracedModel traced = {.trace = {},
                         .weights = model.weights(),
                         .config = model.Rules(options.config),
                         .max_length = tokens.max_length()};
   traced.trace = [light, types, program = options.program](int64_t batch, int64_t length) {
-    return program ? program(light, batch, length, types) : light.EmbeddingProgram(batch, length, types);
+    return program ? program(light, batch, length, types) : light.OutputProgram(batch, length, types);
   };
   AQT_ASSIGN_OR_RETURN(std::shared_ptr<const RowModel> rows, MakeRowModel(std::move(traced)));
   AQT_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::Make(std::move(rows), options.engine));
   AQT_RETURN_IF_ERROR(engine->Warm({1}, /*most_rows=*/1));
-  return std::unique_ptr<TextEngine>(new TextEngine(
-      std::unique_ptr<Impl>(new Impl{light, std::move(tokens), types, options.pairs, std::move(engine)})));
+  return std::unique_ptr<TextEngine>(
+      new TextEngine(std::unique_ptr<Impl>(new Impl{light, std::move(tokens), types, std::move(engine)})));
 }
 
 TextEngine::TextEngine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -55,12 +54,9 @@ TextEngine::~TextEngine() = default;
 
 TextTicket TextEngine::Submit(const TextRequest& request, bool wait) {
   TextTicket ticket;
-  if (request.second.has_value() && !impl_->pairs) {
-    ticket.error_ = absl::InvalidArgumentError(
-        "the request has a second text, but the engine was opened for single texts; set TextEngineOptions::pairs");
-    return ticket;
-  }
-  const absl::StatusOr<tokenizers::Encoding> encoding = impl_->tokens.Encode(request.text, request.second);
+  const std::optional<models::Head>& head = impl_->model.head();
+  absl::StatusOr<tokenizers::Encoding> encoding =
+      impl_->tokens.Encode(request.text, request.second, head.has_value() && head->OfTokens());
   if (!encoding.ok()) {
     ticket.error_ = encoding.status();
     return ticket;
@@ -72,8 +68,7 @@ TextTicket TextEngine::Submit(const TextRequest& request, bool wait) {
   if (impl_->types) {
     row.inputs.emplace(models::kTypes, Array::FromSpan(absl::MakeConstSpan(encoding->type_ids), {tokens}));
   }
-  ticket.tokens_ = tokens;
-  ticket.truncated_ = encoding->num_truncated;
+  ticket.encoding_ = *std::move(encoding);
   ticket.ticket_ = wait ? impl_->engine->SubmitWhenRoom(std::move(row)) : impl_->engine->Submit(std::move(row));
   return ticket;
 }

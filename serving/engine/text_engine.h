@@ -30,26 +30,28 @@ struct TextEngineOptions {
   InjectConfig config = {};                     // as for EncoderModel::Serve
   const models::GivenWeights* given = nullptr;  // as for models::ModelFromFolder; read by Open
   EngineOptions engine = {};
-  // Requests may have a second text: programs read the number of each token's segment, if the model knows several.
-  bool pairs = false;
-  // What is computed: a program of the model for a batch, a length and, with `types`, numbers of segments. By default
-  // EncoderModel::EmbeddingProgram.
+  // What is computed: a program of the model for a batch, a length and, with `types`, numbers of segments, if it knows several. By default
+  // EncoderModel::OutputProgram.
   std::function<absl::StatusOr<Program>(const models::EncoderModel&, int64_t batch, int64_t length, bool types)>
       program = nullptr;
 };
 
 struct TextRequest {
   std::string text = "";
-  std::optional<std::string> second = std::nullopt;  // of a pair; needs TextEngineOptions::pairs
+  std::optional<std::string> second = std::nullopt;  // of a pair
   absl::Time deadline = absl::InfiniteFuture();
 };
 
-// The outputs of one text, without a batch axis: models::kEmbeddings f32[width], or those of
-// TextEngineOptions::program, as long as the text's tokens.
+// The outputs of one text, without a batch axis and as long as the text's tokens: models::kEmbeddings f32[width] or
+// models::kLogits f32[labels], or f32[tokens,labels] of a head of tokens, unless TextEngineOptions::program says
+// otherwise.
 struct TextAnswer {
   SlotValues outputs;
-  int64_t tokens = 0;     // that were read, special ones included
-  int64_t truncated = 0;  // that were cut off, because the text is longer than max_length()
+  tokenizers::Encoding encoding;  // what was read; with offsets, if the model has a head of tokens
+
+  int64_t tokens() const { return static_cast<int64_t>(encoding.ids.size()); }  // special ones included
+  // The tokens that were cut off, because the text is longer than max_length().
+  int64_t truncated() const { return encoding.num_truncated; }
 };
 
 // A text that was handed in. As Ticket.
@@ -63,7 +65,7 @@ class TextTicket {
   friend class TextEngine;
   absl::Status error_;            // of the tokenizer
   std::optional<Ticket> ticket_;  // unset after an error
-  int64_t tokens_ = 0, truncated_ = 0;
+  tokenizers::Encoding encoding_;
 };
 
 // Thread-safe.
@@ -76,8 +78,7 @@ class TextEngine {
                                                           const TextEngineOptions& options = {});
 
   // Makes tokens of the text on this thread, and hands them in. Never waits for the answer. A longer text is cut off.
-  // The answer has the errors of Answer and of Tokenizer::Encode; InvalidArgument for a text without tokens, and for a
-  // pair without TextEngineOptions::pairs.
+  // The answer has the errors of Answer and of models::TextTokens::Encode.
   TextTicket Submit(const TextRequest& request);
   // The same, but waits for room in the queue instead of failing.
   TextTicket SubmitWhenRoom(const TextRequest& request);
