@@ -75,8 +75,6 @@ void DecodeQ5_1(const uint8_t* x, float* y) {
 }
 
 constexpr float kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
-// Twice the values of e2m1.
-constexpr float kE2M1Doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 // `bytes` bytes of nibbles: the low ones first, then the high ones.
 void LookUp(const uint8_t* q, int bytes, float d, const float (&values)[16], float* y) {

@@ -9,6 +9,7 @@
 
 #include "aqt/core/check.h"
 #include "aqt/core/dtype.h"
+#include "aqt/quant/weights/ggml_grids.h"
 
 namespace aqt::ggml {
 namespace {
@@ -64,7 +65,6 @@ bool EncodeQ4_0(const float* x, uint8_t* out) {
 }
 
 bool EncodeMXFP4(const float* x, uint8_t* out) {
-  constexpr int kDoubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
   const float largest = std::abs(x[LargestOf(x, 32)]);
   // The logarithm is rounded to f32 first: slightly below a power of two it may be the next integer.
   const float log = static_cast<float>(std::log2(static_cast<double>(largest)));
@@ -79,7 +79,7 @@ bool EncodeMXFP4(const float* x, uint8_t* out) {
     best[i] = 0;
   }
   for (int code = 1; code < 16; ++code) {
-    const float value = half_scale * static_cast<float>(kDoubled[code]);
+    const float value = half_scale * kE2M1Doubled[code];
     for (int i = 0; i < 32; ++i) {
       const float error = std::abs(value - x[i]);
       best[i] = error < least[i] ? code : best[i];

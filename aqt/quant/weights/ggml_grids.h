@@ -1,12 +1,16 @@
 #ifndef AQT_QUANT_WEIGHTS_GGML_GRIDS_H_
 #define AQT_QUANT_WEIGHTS_GGML_GRIDS_H_
 
-// Private to this folder: the codebooks of GGUF's IQ types. An entry has eight values of two bits, or four of four bits
-// (k3...), the first in the lowest bits: indices into a short list of numbers that ggml_decode.cc has.
+// Private to this folder: lists of values. An entry of the codebooks of GGUF's IQ types has eight values of two bits,
+// or four of four bits (k3...), the first in the lowest bits: indices into a short list of numbers that ggml_decode.cc
+// has.
 
 #include <cstdint>
 
 namespace aqt::ggml {
+
+// Twice the values of e2m1. Both zeros are 0.
+inline constexpr float kE2M1Doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 // clang-format off
 inline constexpr uint16_t k2XxsGrid[256] = {

@@ -58,11 +58,11 @@ int64_t UnpackFields(const uint8_t* bytes, int64_t n, int bias, float* values) {
 // Calls f(begin, end, u) for the runs of [0, n) that share unit u.
 template <class F>
 void ForEachUnit(int64_t n, int64_t first, int64_t group, F f) {
-  int64_t unit = 0;
-  for (int64_t begin = 0; begin < n; ++unit) {
-    const int64_t end = std::min(n, begin + group - (first + begin) % group);
+  int64_t begin = 0, end = std::min(n, group - first % group);
+  for (int64_t unit = 0; begin < n; ++unit) {
     f(begin, end, unit);
     begin = end;
+    end = std::min(n, end + group);
   }
 }
 
@@ -78,7 +78,9 @@ float E2M3(uint8_t code) {
 }
 
 float E8M0(uint8_t code) {
-  return code == 255 ? std::numeric_limits<float>::quiet_NaN() : std::ldexp(1.0f, int{code} - 127);
+  if (code == 255) return std::numeric_limits<float>::quiet_NaN();
+  return code == 0 ? 0x1p-127f
+                   : std::bit_cast<float>(uint32_t{code} << 23);  // the exponent of f32, which is 0 for 2^-127
 }
 
 void UnpackE2M1(const uint8_t* bytes, int64_t num_bytes, float* values) {

@@ -28,7 +28,7 @@ TEST(StoredValues, TablesOfSmallFloats) {
   }
   EXPECT_EQ(E8M0(127), 1);
   EXPECT_EQ(E8M0(0), 0x1p-127f);
-  EXPECT_EQ(E8M0(254), 0x1p127f);
+  for (int code = 0; code < 255; ++code) EXPECT_EQ(E8M0(static_cast<uint8_t>(code)), std::ldexp(1.0f, code - 127));
   EXPECT_TRUE(std::isnan(E8M0(255)));
 }
 
@@ -160,6 +160,14 @@ TEST(StoredValues, ScalesRunsThatBeginWithinAGroup) {
   std::vector<float> w(5);
   Scale(q.data(), z.data(), s.data(), 5, /*first=*/3, /*group=*/2, w.data());  // groups of 1, 2 and 2 elements
   EXPECT_THAT(w, ElementsAre(0, 6, 9, 10, 15));
+  for (int64_t first = 0; first < 9; ++first) {
+    for (int64_t group = 1; group < 7; ++group) {
+      const std::vector<float> scales = {2, 3, 5, 7, 11, 13};
+      std::vector<float> got(5);
+      Scale(q.data(), nullptr, scales.data(), 5, first, group, got.data());
+      for (int64_t i = 0; i < 5; ++i) EXPECT_EQ(got[i], q[i] * scales[(first + i) / group - first / group]);
+    }
+  }
   Scale(q.data(), nullptr, s.data(), 5, 0, 5, w.data());
   EXPECT_THAT(w, ElementsAre(2, 4, 6, 8, 10));
 }
