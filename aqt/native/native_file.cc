@@ -24,7 +24,6 @@ namespace {
 constexpr char kVersionKey[] = "aqt_native";
 constexpr char kVersion[] = "1";
 constexpr absl::string_view kWeightKey = "aqt_weight/";
-constexpr char kProgram[] = "aqt_program";
 constexpr int kMaxProgramBytes = 1 << 30;
 
 std::string QValueName(absl::string_view weight) { return absl::StrCat(weight, ".qvalue"); }
@@ -155,13 +154,13 @@ absl::StatusOr<WeightHeader> AddWeight(const std::string& name, const NativeWeig
 
 absl::Status CheckOthers(const NativeFile& file) {
   for (const auto& [key, value] : file.metadata) {
-    if (key == kVersionKey || absl::StartsWith(key, kWeightKey)) {
+    if (IsNativeKey(key)) {
       return absl::InvalidArgumentError(
           absl::StrCat("the metadata key ", io::QuoteForMessage(key), " belongs to the format"));
     }
   }
   for (const auto& [name, array] : file.tensors) {
-    if (name == kProgram || OwnerOf(file.weights, name) != nullptr) {
+    if (name == kProgramTensor || OwnerOf(file.weights, name) != nullptr) {
       return absl::InvalidArgumentError(
           absl::StrCat("the tensor name ", io::QuoteForMessage(name), " belongs to the format"));
     }
@@ -202,7 +201,7 @@ absl::Status WriteNative(const io::FileSystem& fs, absl::string_view path, const
     specs.push_back({name, *io::ToFileDType(array.dtype()), array.shape()});
   }
   if (!file.program.empty()) {
-    specs.push_back({kProgram, io::FileDType::kU8, {static_cast<int64_t>(file.program.size())}});
+    specs.push_back({kProgramTensor, io::FileDType::kU8, {static_cast<int64_t>(file.program.size())}});
   }
   AQT_ASSIGN_OR_RETURN(const std::unique_ptr<io::SafetensorsWriter> writer,
                        io::SafetensorsWriter::Create(fs, path, std::move(specs), options));
@@ -220,8 +219,16 @@ absl::Status WriteNative(const io::FileSystem& fs, absl::string_view path, const
     }
   }
   for (const auto& [name, array] : file.tensors) AQT_RETURN_IF_ERROR(writer->WriteArray(name, array));
-  if (!file.program.empty()) AQT_RETURN_IF_ERROR(writer->Write(kProgram, 0, BytesOf(file.program)));
+  if (!file.program.empty()) AQT_RETURN_IF_ERROR(writer->Write(kProgramTensor, 0, BytesOf(file.program)));
   return writer->Finish();
+}
+
+bool IsNativeKey(absl::string_view key) { return key == kVersionKey || absl::StartsWith(key, kWeightKey); }
+
+std::vector<std::string> TensorNamesOf(absl::string_view weight, const WeightHeader& header) {
+  std::vector<std::string> names = {QValueName(weight)};
+  for (PartName& part : PartNames(weight, header)) names.push_back(std::move(part.name));
+  return names;
 }
 
 bool IsNative(const io::TensorSource& source) {
@@ -289,7 +296,7 @@ absl::Status NativeReader::SortTensors() {
     }
   }
   for (const io::TensorInfo& tensor : source_->tensors()) {
-    if (parts.contains(tensor.name) || tensor.name == kProgram) continue;
+    if (parts.contains(tensor.name) || tensor.name == kProgramTensor) continue;
     if (const std::string* owner = OwnerOf(weights_, tensor.name); owner != nullptr) {
       return OfWeight(absl::DataLossError(absl::StrCat("the tensor ", io::QuoteForMessage(tensor.name),
                                                        " is not one of those that its header counts")),
@@ -354,10 +361,10 @@ absl::StatusOr<NativeWeight> NativeReader::ReadWeight(const std::string& name) c
 }
 
 absl::StatusOr<std::string> NativeReader::ReadProgram() const {
-  const io::TensorInfo* info = source_->Find(kProgram);
+  const io::TensorInfo* info = source_->Find(kProgramTensor);
   if (info == nullptr) return std::string();
   if (info->dtype != io::FileDType::kU8 || info->shape.rank() != 1 || info->num_bytes() > kMaxProgramBytes) {
-    return absl::DataLossError(absl::StrCat(source_->path(), ": tensor \"", kProgram, "\" is ",
+    return absl::DataLossError(absl::StrCat(source_->path(), ": tensor \"", kProgramTensor, "\" is ",
                                             io::ToString(info->dtype), info->shape.ToString(),
                                             ", expected U8[n] with n of at most ", kMaxProgramBytes));
   }

@@ -58,6 +58,12 @@ absl::Status WriteNative(const io::FileSystem& fs, absl::string_view path, const
 
 // Whether a source says that it has this format.
 bool IsNative(const io::TensorSource& source);
+// Whether a key of a file's metadata belongs to the format.
+bool IsNativeKey(absl::string_view key);
+// The tensor with the program.
+inline constexpr char kProgramTensor[] = "aqt_program";
+// The tensors of a weight: the qvalue first.
+std::vector<std::string> TensorNamesOf(absl::string_view weight, const WeightHeader& header);
 
 // Reads weight by weight, from one file or several.
 class NativeReader {

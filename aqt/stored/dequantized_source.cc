@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/io/printable.h"
+#include "aqt/native/native_file.h"
 #include "aqt/quant/weights/stored_values.h"
 
 namespace aqt::stored {
@@ -45,6 +46,7 @@ bool IsIntegerWeight(const io::TensorInfo& tensor) {
 absl::Status CheckLeftOver(const io::TensorSource& base, const StoredFormat& format,
                            const std::set<absl::string_view>& consumed) {
   const absl::Span<const absl::string_view> suffixes = format.PartSuffixes();
+  if (suffixes.empty()) return absl::OkStatus();
   for (const io::TensorInfo& tensor : base.tensors()) {
     if (consumed.contains(tensor.name)) continue;
     const bool part = std::any_of(suffixes.begin(), suffixes.end(),
@@ -139,7 +141,11 @@ absl::Status DequantizedSource::SetTensors(const StoredFormat& format, StoredWei
   notes_ = std::move(found.notes);
   weights_ = std::move(found.weights);
   std::sort(weights_.begin(), weights_.end(), [](const auto& a, const auto& b) { return a->name() < b->name(); });
-  SetContents(base_.path(), base_.shards(), std::move(tensors), base_.warnings());
+  std::vector<Shard> shards = base_.shards();
+  for (Shard& shard : shards) {
+    std::erase_if(shard.metadata, [](const auto& entry) { return native::IsNativeKey(entry.first); });
+  }
+  SetContents(base_.path(), std::move(shards), std::move(tensors), base_.warnings());
   return absl::OkStatus();
 }
 

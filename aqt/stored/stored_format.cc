@@ -33,8 +33,8 @@ void StoredWeights::DropAll(const io::TensorSource& source, std::initializer_lis
 
 absl::Span<const StoredFormat* const> StoredFormats() {
   // Without a configuration, the first that the tensors show is taken.
-  static const StoredFormat* const formats[] = {&Gptq(),   &Awq(), &BitsAndBytes(), &CompressedTensors(),
-                                                &GptOss(), &Fp8(), &ModelOpt()};
+  static const StoredFormat* const formats[] = {&Native(), &Gptq(), &Awq(),     &BitsAndBytes(), &CompressedTensors(),
+                                                &GptOss(), &Fp8(),  &ModelOpt()};
   return formats;
 }
 

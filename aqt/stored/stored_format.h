@@ -45,7 +45,7 @@ class StoredFormat {
   virtual bool IsMethod(absl::string_view method) const = 0;
   // Whether names and dtypes of tensors show it, for a checkpoint without a configuration.
   virtual bool IsShownBy(const io::TensorSource& source) const = 0;
-  // The ends of names that only parts of quantized weights have.
+  // The ends of names that only parts of quantized weights have. Empty: Find refuses what is left over.
   virtual absl::Span<const absl::string_view> PartSuffixes() const = 0;
 
   // DataLoss, naming tensor, expectation and remedy, for an incomplete set of tensors; InvalidArgument or
@@ -61,6 +61,7 @@ const StoredFormat& Gptq();
 const StoredFormat& ModelOpt();
 const StoredFormat& GptOss();
 const StoredFormat& BitsAndBytes();
+const StoredFormat& Native();
 
 // All formats.
 absl::Span<const StoredFormat* const> StoredFormats();

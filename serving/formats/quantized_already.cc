@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "aqt/io/printable.h"
+#include "aqt/native/native_file.h"
 #include "serving/formats/scheme.h"
 
 namespace aqt::serving {
@@ -69,6 +70,7 @@ std::string Evidence(const io::TensorSource& source, const ModelConfig& model) {
                         model.quant_method.empty() ? "" : absl::StrCat(" of ", io::Printable(model.quant_method)));
   }
   if (!model.quantization_file.empty()) return absl::StrCat("there is a ", model.quantization_file);
+  if (native::IsNative(source)) return "its metadata describe weights in AQT's native layout";
   for (const TensorNaming& naming : kNamings) {
     for (const io::TensorInfo& tensor : source.tensors()) {
       if (ShowsQuantization(source, tensor, naming)) {
