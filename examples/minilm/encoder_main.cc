@@ -15,13 +15,13 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "aqt/aqt.h"
 #include "aqt/io/standard_streams.h"
+#include "aqt/models/encoder_model.h"
 #include "examples/common/parse_flags.h"
 #include "examples/common/read_config.h"
 #include "examples/common/user_path.h"
-#include "examples/minilm/encoder.h"
 #include "serving/tools/exit_code.h"
 #include "serving/tools/text.h"
 
@@ -31,10 +31,14 @@ namespace {
 using aqt::Array;
 using aqt::Program;
 using aqt::SlotValues;
+using aqt::models::EncoderModel;
+using aqt::models::kEmbeddings;
+using aqt::models::kIds;
+using aqt::models::kLengths;
 namespace io = aqt::io;
 
 constexpr char kFooter[] =
-    R"(FOLDER has config.json and model.safetensors of a BertModel, such as fetch.py makes.
+    R"(FOLDER has config.json and the weights of a text encoder, such as fetch.py makes.
 NAME is float, int8_weights, w8a8, w8a8_g64 or w8a8_static (examples/minilm/configs), or a textproto of
 aqt.config.Inject (configs/inject.proto).
 
@@ -45,7 +49,7 @@ Examples:
 struct Flags {
   std::string folder;
   std::vector<std::string> configs = {"float", "int8_weights", "w8a8", "w8a8_g64", "w8a8_static"};
-  std::string map, sentences;  // empty: the files beside this one
+  std::string sentences;  // empty: the file beside this one
   std::optional<double> max_difference, min_cosine;
   int threads = 1;
 };
@@ -81,28 +85,31 @@ absl::StatusOr<Sentences> ReadSentences(const std::string& path, int64_t width) 
                    std::move(want)};
 }
 
-absl::StatusOr<Program> ProgramFor(const EncoderOptions& options, const SlotValues& batch) {
+absl::StatusOr<Program> ProgramFor(const EncoderModel& encoder, const SlotValues& batch) {
   const aqt::Shape& shape = batch.at(kIds).shape();
-  return EncoderProgram(options, shape[0], shape[1]);
+  return encoder.EmbeddingProgram(shape[0], shape[1]);
 }
 
 struct Comparison {
   double max_difference = 0, mean_cosine = 0, min_cosine = 1;
 };
 
-// Compares the rows of `got` and `want`, which have length 1.
+// Compares the rows of `got`, divided by their lengths, and `want`, which have length 1.
 Comparison Compare(const Array& got, const Array& want) {
   const int64_t rows = want.shape()[0], width = want.shape()[1];
   Comparison result;
   for (int64_t row = 0; row < rows; ++row) {
-    double product = 0, got_square = 0, want_square = 0;
-    for (int64_t i = row * width; i < (row + 1) * width; ++i) {
-      const double a = got.View<float>()[i], b = want.View<float>()[i];
+    const absl::Span<const float> a = got.View<float>().subspan(row * width, width);
+    const absl::Span<const float> b = want.View<float>().subspan(row * width, width);
+    double got_square = 0, product = 0, want_square = 0;
+    for (const double x : a) got_square += x * x;
+    const double length = std::sqrt(got_square);
+    for (int64_t i = 0; i < width; ++i) {
+      const double difference = std::fabs(a[i] / length - b[i]);
       // The negation makes NaN the largest difference.
-      if (!(std::fabs(a - b) <= result.max_difference)) result.max_difference = std::fabs(a - b);
-      product += a * b;
-      got_square += a * a;
-      want_square += b * b;
+      if (!(difference <= result.max_difference)) result.max_difference = difference;
+      product += static_cast<double>(a[i]) * b[i];
+      want_square += static_cast<double>(b[i]) * b[i];
     }
     const double cosine = product / std::sqrt(got_square * want_square);
     result.mean_cosine += cosine / static_cast<double>(rows);
@@ -111,17 +118,18 @@ Comparison Compare(const Array& got, const Array& want) {
   return result;
 }
 
-// Float weights -> calibrated -> frozen -> served.
-absl::StatusOr<aqt::PreparedProgram> Quantize(const EncoderOptions& options, const aqt::InjectConfig& config,
-                                              const SlotValues& weights, const Sentences& sentences, int64_t& bytes) {
-  AQT_ASSIGN_OR_RETURN(const Program calibration, ProgramFor(options, sentences.calibration));
+// The weights of the folder -> calibrated -> frozen -> served.
+absl::StatusOr<aqt::PreparedProgram> Quantize(const EncoderModel& encoder, const aqt::InjectConfig& config,
+                                              const Sentences& sentences, int64_t& bytes) {
+  const aqt::InjectConfig rules = encoder.Rules(config);
+  AQT_ASSIGN_OR_RETURN(const Program calibration, ProgramFor(encoder, sentences.calibration));
   AQT_ASSIGN_OR_RETURN(const SlotValues known,
-                       aqt::nn::Calibrate(calibration, config, weights, {sentences.calibration}));
-  AQT_ASSIGN_OR_RETURN(const Program model, ProgramFor(options, sentences.batch));
-  AQT_ASSIGN_OR_RETURN(const SlotValues frozen, aqt::Freeze(model, config, known));
+                       aqt::nn::Calibrate(calibration, rules, encoder.weights(), {sentences.calibration}));
+  AQT_ASSIGN_OR_RETURN(const Program model, ProgramFor(encoder, sentences.batch));
+  AQT_ASSIGN_OR_RETURN(const SlotValues frozen, aqt::Freeze(model, rules, known));
   bytes = 0;
   for (const auto& [slot, array] : frozen) bytes += array.num_bytes();
-  return aqt::nn::Serve({model}, config, frozen, {.keep_values = false});
+  return aqt::nn::Serve({model}, rules, frozen, {.keep_values = false});
 }
 
 // Whether the limits hold; reports it if not.
@@ -139,27 +147,13 @@ bool WithinLimits(const Flags& flags, const std::string& name, const Comparison&
   return near && parallel;
 }
 
-// The weights of the checkpoint in `folder`, with names mapped by the file `map_path`.
-absl::StatusOr<SlotValues> ReadWeights(const std::string& folder, const std::string& map_path, const Program& model) {
-  const io::FileSystem& fs = io::LocalFileSystem();
-  AQT_ASSIGN_OR_RETURN(const std::string text, io::ReadFile(fs, map_path, /*max_bytes=*/1 << 20));
-  AQT_ASSIGN_OR_RETURN(const aqt::nn::WeightsMap map, aqt::nn::WeightsMapFromText(text, map_path));
-  AQT_ASSIGN_OR_RETURN(const io::Checkpoint checkpoint, io::Checkpoint::Open(fs, folder));
-  return aqt::nn::LoadWeights(map, checkpoint, model);
-}
-
 // Whether all embeddings are within the limits.
 absl::StatusOr<bool> Run(const Flags& flags) {
-  const auto file = [](const std::string& path, const char* shipped) {
-    return path.empty() ? absl::StrCat("examples/minilm/", shipped) : examples::UserPath(path);
-  };
-  const std::string folder = examples::UserPath(flags.folder), config_path = io::JoinPath(folder, "config.json");
-  AQT_ASSIGN_OR_RETURN(const std::string json, io::ReadFile(io::LocalFileSystem(), config_path, /*max_bytes=*/1 << 20));
-  AQT_ASSIGN_OR_RETURN(const EncoderOptions options, ReadOptions(json, config_path));
-  AQT_ASSIGN_OR_RETURN(const Sentences sentences,
-                       ReadSentences(file(flags.sentences, "sentences.safetensors"), options.width));
-  AQT_ASSIGN_OR_RETURN(const Program model, ProgramFor(options, sentences.batch));
-  AQT_ASSIGN_OR_RETURN(const SlotValues weights, ReadWeights(folder, file(flags.map, "bert_weights.textproto"), model));
+  const std::string folder = examples::UserPath(flags.folder);
+  AQT_ASSIGN_OR_RETURN(const EncoderModel encoder, aqt::models::ModelFromFolder(io::LocalFileSystem(), folder));
+  const std::string path =
+      flags.sentences.empty() ? "examples/minilm/sentences.safetensors" : examples::UserPath(flags.sentences);
+  AQT_ASSIGN_OR_RETURN(const Sentences sentences, ReadSentences(path, encoder.pooling().width));
   const int64_t rows = sentences.want.shape()[0];
   std::cout << absl::StrFormat("%d sentences, compared with those of transformers\n", rows);
   bool good = true;
@@ -168,7 +162,7 @@ absl::StatusOr<bool> Run(const Flags& flags) {
         const aqt::InjectConfig config,
         examples::ReadConfig(name, "examples/minilm/configs", "float, int8_weights, w8a8, w8a8_g64 and w8a8_static"));
     int64_t bytes = 0;
-    absl::StatusOr<aqt::PreparedProgram> served = Quantize(options, config, weights, sentences, bytes);
+    absl::StatusOr<aqt::PreparedProgram> served = Quantize(encoder, config, sentences, bytes);
     if (!served.ok()) return aqt::Annotate(served.status(), name);
     const auto start = std::chrono::steady_clock::now();
     AQT_ASSIGN_OR_RETURN(const SlotValues out, served->Eval(sentences.batch));
@@ -185,15 +179,13 @@ absl::StatusOr<bool> Run(const Flags& flags) {
 
 int Main(int argc, char** argv) {
   Flags flags;
-  CLI::App app("Computes sentence embeddings with a BERT of transformers, float and quantized.", "encoder");
+  CLI::App app("Computes sentence embeddings with an encoder of transformers, float and quantized.", "encoder");
   app.footer(kFooter);
   app.add_option("folder", flags.folder, "the checkpoint")->type_name("FOLDER")->required();
   app.add_option("--config", flags.configs, "comma-separated configurations of the quantization")
       ->type_name("NAME")
       ->delimiter(',')
       ->capture_default_str();
-  app.add_option("--map", flags.map, "map from tensor names to parameters (default: bert_weights.textproto)")
-      ->type_name("FILE");
   app.add_option("--sentences", flags.sentences, "file from record.py (default: the 50 sentences of MiniLM)")
       ->type_name("FILE");
   app.add_option("--max-difference", flags.max_difference, "fail if an element differs by more")->type_name("X");

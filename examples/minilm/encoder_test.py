@@ -104,24 +104,32 @@ class EncoderTest(unittest.TestCase):
     def test_errors(self):
         self.refused(2, "--config int5", "--config=int5")
         self.refused(2, "--max-diff", "--max-diff=1")
-        self.refused(4, "missing.textproto", "--map=missing.textproto")
+        self.refused(2, "missing.textproto", "--config=missing.textproto")
         for fields, message in (
             ({"num_hidden_layers": 1}, "encoder.layer.1."),
             ({"num_hidden_layers": 3}, "layer2/"),
-            ({"hidden_size": 16}, "data/embeddings is f32[6,32], expected f32[6,16]"),
-            ({"num_attention_heads": 5}, "5 heads do not divide the 32 features"),
-            ({"max_position_embeddings": 19}, "sentences of 20 tokens, expected at most the 19"),
-            ({"hidden_act": "gelu_new"}, 'hidden_act is "gelu_new", expected "gelu"'),
-            ({"model_type": "roberta"}, 'model_type is "roberta", expected "bert"'),
+            ({"hidden_size": 16}, "words/embedding"),
+            ({"num_attention_heads": 5}, "num_attention_heads is '5', expected a divisor of the width 32"),
+            ({"max_position_embeddings": 19}, "positions/embedding"),
+            ({"hidden_act": "mish"}, "hidden_act is"),
             ({"position_embedding_type": "relative_key"}, 'expected "absolute"'),
-            ({"vocab_size": 0}, "vocab_size is 0, expected a number from 1 on"),
-            ({"layer_norm_eps": None}, "layer_norm_eps is null, expected a number"),
+            ({"vocab_size": 0}, "vocab_size is '0', expected a number from 1 on"),
+            ({"layer_norm_eps": -1}, "expected a number above 0"),
         ):
             shutil.copyfile(TINY / "config.json", self.folder / "config.json")
             self.config(**fields)
             self.refused(2, message)
+        self.config(model_type="gpt2")
+        self.refused(5, "model_type is 'gpt2'; encoders of these types can be run: bert")
         (self.folder / "config.json").write_text("{}", encoding="utf-8")
-        self.refused(2, "model_type is missing")
+        self.refused(5, "model_type is missing")
+        (self.folder / "config.json").unlink()
+        self.refused(4, "config.json")
+
+    def test_sentences_of_another_model(self):
+        path = self.folder / "sentences.safetensors"
+        path.write_bytes(path.read_bytes().replace(b"data/embeddings", b"data/embeddingz"))
+        self.refused(2, "data/embeddings is missing", "--config=float")
 
 
 if __name__ == "__main__":
