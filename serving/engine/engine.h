@@ -40,7 +40,7 @@ struct EngineOptions {
   int64_t queue_limit = 1024;
   // Rows, and positions (padding included), that are joined at most. A single row may be longer.
   int64_t max_batch = 8;
-  int64_t max_batch_positions = 512;
+  int64_t max_batch_positions = 128;
   // Compiled programs that are kept; the one that was not used for the longest time goes first.
   int64_t max_programs = 128;
 };
