@@ -7,9 +7,11 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "aqt/core/array.h"
 #include "aqt/io/file.h"
 #include "aqt/io/tensors/safetensors.h"
+#include "aqt/quant/config/builders.h"
 #include "aqt/runtime/prepared_program.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -43,6 +45,19 @@ TEST(TextEmbedderTest, EqualsTheProgramOfItsTokens) {
     square += got->values[i] * got->values[i];
   }
   EXPECT_NEAR(square, 1, 1e-5);  // Normalize
+}
+
+// The int8 values of an attention share a scale over the positions, which padding would change.
+TEST(TextEmbedderTest, PaddingDoesNotChangeAScale) {
+  InjectConfig config;
+  config.rules.push_back({.scope = ".*", .dot_general = DotGeneralMake(8, 8)});
+  const TextEmbedder embedder = *TextEmbedder::Open(Fs(), kFolder, config);
+  const Array ids = Array::Of<int32_t>({2, 7, 8, 9, 3}, {1, 5});
+  const SlotValues want = *embedder.model()
+                               .Serve({*embedder.model().EmbeddingProgram(1, 5)}, config)
+                               ->Eval({{kIds, ids}, {kLengths, Array::Of<int32_t>({5}, {1})}});
+  const absl::Span<const float> values = want.at(kEmbeddings).View<float>();
+  EXPECT_EQ(embedder.Embed("w7 w8 w9")->values, std::vector<float>(values.begin(), values.end()));
 }
 
 TEST(TextEmbedderTest, LongTextsAreCutOff) {

@@ -156,15 +156,14 @@ void PrintHeader(const Flags& flags, double load_seconds, int threads, const Pro
               << "; loaded in " << absl::StrFormat("%.2f s\n", load_seconds)
               << absl::StrFormat("the machine: %.0f int8 and %.0f f32 products a nanosecond\n\n", roof.integer / 1e9,
                                  roof.floating / 1e9)
-              << absl::StrFormat("%-9s %10s %10s %9s %10s %6s %10s\n", "texts x", "best ms", "median ms", "texts/s",
-                                 "tokens/s", "roof", "memory")
-              << "tokens\n"
+              << absl::StrFormat("%-14s %10s %10s %9s %10s %6s %10s\n", "texts x tokens", "best ms", "median ms",
+                                 "texts/s", "tokens/s", "roof", "memory")
               << std::flush;
 }
 
 void PrintRow(const Measurement& row, const Console& console) {
   const std::string roof = row.roof.has_value() ? absl::StrFormat("%.0f %%", 100 * *row.roof) : "?";
-  console.out << absl::StrFormat("%-9s %10.3f %10.3f %9.0f %10.0f %6s %10s\n", row.shape.ToString(),
+  console.out << absl::StrFormat("%-14s %10.3f %10.3f %9.0f %10.0f %6s %10s\n", row.shape.ToString(),
                                  1000 * row.best_seconds, 1000 * row.median_seconds, row.texts_per_second(),
                                  row.tokens_per_second(), roof, HumanBytes(row.memory_bytes))
               << std::flush;
