@@ -50,11 +50,11 @@ std::vector<std::string> ReadLabels(ConfigFields& fields) {
 ScoreFunction ByProblemType(ConfigFields& fields, size_t labels) {
   const std::string type = fields.Text("problem_type", "");
   if (type == "regression") return ScoreFunction::kIdentity;
-  if (type == "multi_label_classification" || labels == 1) return ScoreFunction::kSigmoid;
+  if (type == "multi_label_classification") return ScoreFunction::kSigmoid;
   if (!type.empty() && type != "single_label_classification") {
     fields.Refuse("problem_type", "regression, single_label_classification or multi_label_classification");
   }
-  return ScoreFunction::kSoftmax;
+  return labels == 1 ? ScoreFunction::kSigmoid : ScoreFunction::kSoftmax;
 }
 
 // By the name of a class of torch in the field `name`.

@@ -44,8 +44,9 @@ class ModernBert final : public Encoder {
     ReadLayerTypes(fields);
     ReadHead(fields);
     fields.Only("rope_scaling", {"null"});
-    fields.Only("is_decoder", {"false"});
-    fields.Only("add_cross_attention", {"false"});
+    for (const char* name : {"is_decoder", "add_cross_attention", "causal_mask", "is_causal"}) {
+      fields.Only(name, {"false"});
+    }
     fields.Only("pruned_heads", {"{}"});
     // How it is trained, how it is computed elsewhere, the decoder of words, and names of older versions.
     fields.NotRead({"decoder_bias", "deterministic_flash_attn", "layer_norm_eps", "position_embedding_type",

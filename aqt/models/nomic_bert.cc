@@ -162,8 +162,9 @@ class NomicBert final : public Encoder {
   }
 
   static void OnlyPostNormEncoder(ConfigFields& fields) {
-    for (const char* name : {"prenorm", "parallel_block", "use_rms_norm", "causal", "norm_mlp", "is_decoder",
-                             "add_cross_attention", "scale_attn_by_inverse_layer_idx"}) {
+    OnlyWholeEncoder(fields);
+    for (const char* name :
+         {"prenorm", "parallel_block", "use_rms_norm", "causal", "norm_mlp", "scale_attn_by_inverse_layer_idx"}) {
       fields.Only(name, {"false"});
     }
     fields.Only("scale_attn_weights", {"true"});
