@@ -5,6 +5,8 @@
     dot_general = aqt_native.from_textproto('schema: 1 base: "fully_quantized_int8"')    # without AQT
 
 docs/jax.md describes the package. Importing it does not import JAX; the first use of a function does.
+
+`aqt_native.numpy` is for NumPy, and needs no JAX.
 """
 
 from __future__ import annotations
@@ -36,6 +38,8 @@ __all__ = sorted(_WHERE)
 
 
 def __getattr__(name: str) -> Any:
+    if name == "numpy":
+        return importlib.import_module(f"{__name__}.numpy")
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)
