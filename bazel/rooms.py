@@ -98,7 +98,8 @@ ROOMS = {
     "serving/cli": _room("the `aqt` command", "serving/convert serving/gguf serving/engine"),
     "serving/c": _room("the C interface `aqt/c_api.h` ([c-api.md](../c-api.md)), which conversion is a part of, and its shared library",
                        "serving/cli"),
-    "serving": _room("the public targets", "serving/cli serving/c"),
+    "serving/python": _room("the wheel `aqt-native` ([python.md](../python.md))", "serving/c aqt/jax"),
+    "serving": _room("the public targets", "serving/python"),
 }
 
 

@@ -20,13 +20,13 @@ _registered = False
 
 @functools.lru_cache(maxsize=None)
 def library() -> ctypes.CDLL:
-    """The loaded library: libaqt_jax.so beside this file, or the file that AQT_JAX_LIBRARY names."""
-    path = os.environ.get("AQT_JAX_LIBRARY") or str(pathlib.Path(__file__).parent / "libaqt_jax.so")
+    """The loaded library: libaqt.so beside this file, or the file that AQT_JAX_LIBRARY names."""
+    path = os.environ.get("AQT_JAX_LIBRARY") or str(pathlib.Path(__file__).parent / "libaqt.so")
     try:
         loaded = ctypes.CDLL(path)  # RTLD_LOCAL: its symbols are visible to nobody else
     except OSError as error:
-        raise ImportError(f"aqt_native: cannot load {path}: {error}. Build it with //aqt/jax:libaqt_jax.so, or set "
-                          "AQT_JAX_LIBRARY to its path.") from error
+        raise ImportError(f"aqt_native: cannot load {path}: {error}. Install the package aqt-native, or set "
+                          "AQT_JAX_LIBRARY to the path of its library.") from error
     text = ctypes.POINTER(ctypes.c_char_p)
     loaded.aqt_jax_describe_contraction.argtypes = [ctypes.c_char_p] * 3 + [ctypes.c_int, text]
     loaded.aqt_jax_describe_program.argtypes = [ctypes.c_char_p, text]
