@@ -615,6 +615,15 @@ static void TestQTensor(void) {
   OK(aqt_qtensor_dequantize(qtensor, &to, &g_error));
   CHECK(out[0] == 1 * 0.5f - 0.5f && out[5] == 6 * 0.5f - 0.5f);
   aqt_qtensor_free(qtensor);
+  int8_t narrow[] = {-8, 7, 0, 0, 8, 0};
+  const aqt_array s4 = {narrow, AQT_S4, 2, k23, NULL};
+  INVALID("qvalue: element 4 is 8, expected -8 .. 7 for s4",
+          aqt_qtensor_make(&s4, NULL, 0, NULL, 0, AQT_F32, &qtensor, &g_error));
+  narrow[4] = -1;
+  OK(aqt_qtensor_make(&s4, NULL, 0, NULL, 0, AQT_F32, &qtensor, &g_error));
+  OK(aqt_qtensor_dequantize(qtensor, &to, &g_error));
+  CHECK(out[0] == -8 && out[4] == -1);
+  aqt_qtensor_free(qtensor);
   INVALID("neither a qvalue nor a scale", aqt_qtensor_make(NULL, NULL, 0, NULL, 0, AQT_F32, &qtensor, &g_error));
   INVALID("scales is NULL", aqt_qtensor_make(&qvalue, NULL, 1, NULL, 0, AQT_F32, &qtensor, &g_error));
   INVALID("num_biases is 1000", aqt_qtensor_make(&qvalue, NULL, 0, &scale, 1000, AQT_F32, &qtensor, &g_error));

@@ -1,5 +1,6 @@
 // Quantized tensors and quantizers.
 
+#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "aqt/c_api.h"
 #include "aqt/core/array.h"
 #include "aqt/core/array_ops.h"
+#include "aqt/core/dtype.h"
 #include "aqt/quant/config/config.h"
 #include "aqt/quant/config/semantics.h"
 #include "aqt/quant/tensor/qtensor.h"
@@ -53,6 +55,19 @@ absl::Status CopyArrays(const aqt_array* arrays, size_t count, const char* name,
   return absl::OkStatus();
 }
 
+// InvalidArgument for a byte that is no value of s2 or s4.
+absl::Status CheckNarrow(const Array& qvalue) {
+  if (qvalue.dtype() != aqt::DType::kS2 && qvalue.dtype() != aqt::DType::kS4) return absl::OkStatus();
+  const int64_t min = aqt::IntegerMin(qvalue.dtype()), max = aqt::IntegerMax(qvalue.dtype());
+  const auto* bytes = static_cast<const int8_t*>(qvalue.data());
+  for (int64_t i = 0; i < qvalue.num_elements(); ++i) {
+    if (min <= bytes[i] && bytes[i] <= max) continue;
+    return absl::InvalidArgumentError(absl::StrCat("qvalue: element ", i, " is ", bytes[i], ", expected ", min, " .. ",
+                                                   max, " for ", aqt::ToString(qvalue.dtype())));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<aqt::QTensor> MakeQTensor(const aqt_array* qvalue, const aqt_array* scales, size_t num_scales,
                                          const aqt_array* biases, size_t num_biases, aqt_dtype dequant_dtype) {
   aqt::QTensor qtensor;
@@ -65,6 +80,7 @@ absl::StatusOr<aqt::QTensor> MakeQTensor(const aqt_array* qvalue, const aqt_arra
   if (qvalue != nullptr) {
     AQT_ASSIGN_OR_RETURN(const ArrayRef ref, aqt::capi::ToArrayRef(qvalue, "qvalue"));
     qtensor.qvalue = Array::CopyOf(ref);
+    AQT_RETURN_IF_ERROR(CheckNarrow(*qtensor.qvalue));
   }
   AQT_RETURN_IF_ERROR(CopyArrays(scales, num_scales, "scales", &qtensor.scale));
   AQT_RETURN_IF_ERROR(CopyArrays(biases, num_biases, "biases", &qtensor.bias));
