@@ -11,10 +11,12 @@ import os
 import pathlib
 import pickle
 import re
+import signal
 import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import unittest
 
 import numpy as np
@@ -435,6 +437,22 @@ class ConvertTest(unittest.TestCase):
         with self.assertRaisesRegex(KeyError, "mine"):
             aqt.convert(self.source, out, preset="w8a16", progress=fail)
         self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["in.safetensors"])
+
+    def test_an_interrupt_is_raised(self):  # and stops the work, unless it was done just then
+        for jobs in (1, 2):
+            done = threading.Event()
+
+            def interrupt(*_):
+                if not done.is_set():
+                    os.kill(os.getpid(), signal.SIGINT)
+                    done.wait(60)  # until the main thread has it
+            previous = signal.signal(signal.SIGINT, lambda *_: (done.set(), signal.default_int_handler(*_)))
+            try:
+                with self.assertRaises(KeyboardInterrupt):
+                    aqt.convert(self.source, self.folder / "out.safetensors", preset="w8a16", jobs=jobs, force=True,
+                                progress=interrupt)
+            finally:
+                signal.signal(signal.SIGINT, previous)
 
     def test_errors(self):
         out = self.folder / "out.safetensors"

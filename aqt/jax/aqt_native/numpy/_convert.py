@@ -6,12 +6,12 @@ import ctypes
 import json
 import os
 import pathlib
+import threading
 from collections.abc import Callable, Sequence
 from ctypes import c_char_p
 from typing import Any
 
 from aqt_native.numpy import _arrays, _library
-from aqt_native.numpy._errors import AqtError
 
 _Path = str | os.PathLike[str]
 _OnProgress = Callable[[int, int, str], Any]
@@ -26,8 +26,9 @@ class _Watch:
         self.function = _library.Progress(self._report)
 
     def _report(self, _: Any, done: int, total: int, tensor: bytes) -> int:
-        # It also runs without a function, so that Python can notice an interrupt.
         try:
+            if self.raised is not None:
+                return 1
             return int(self._progress is not None and bool(self._progress(done, total, tensor.decode(errors="replace"))))
         except BaseException as error:  # pylint: disable=broad-exception-caught
             self.raised = error
@@ -43,15 +44,31 @@ def _run(function: str, source: _Path, output: _Path, dtype: list[int], watch: _
     options.struct_size = ctypes.sizeof(_library.ConvertOptions)
     options.jobs = jobs
     options.progress = watch.function
-    try:
-        report = _library.text(function, _path(source, "source"), _path(output, "output"), *dtype, ctypes.byref(options))
-    except AqtError:
-        if watch.raised is not None:
-            raise watch.raised from None
-        raise
-    if watch.raised is not None:  # in the last report
+    report: list[str] = []
+    errors: list[BaseException] = []
+    finished = threading.Event()  # an interrupted Thread.join of Python 3.11 takes the thread for ended
+
+    def work() -> None:
+        try:
+            report.append(_library.text(function, _path(source, "source"), _path(output, "output"), *dtype,
+                                        ctypes.byref(options)))
+        except BaseException as error:  # pylint: disable=broad-exception-caught
+            errors.append(error)
+        finally:
+            finished.set()
+
+    # Only the main thread receives interrupts, and only while it runs Python: so the work is on another one.
+    threading.Thread(target=work, name="aqt_native").start()
+    while not finished.is_set():
+        try:
+            finished.wait()
+        except BaseException as error:  # pylint: disable=broad-exception-caught
+            watch.raised = error  # the next report of progress ends the work
+    if watch.raised is not None:
         raise watch.raised
-    found: dict[str, Any] = json.loads(report)
+    if errors:
+        raise errors[0]
+    found: dict[str, Any] = json.loads(report[0])
     return found
 
 
@@ -65,8 +82,9 @@ def convert(source: _Path, output: _Path, *, preset: str | None = None, config: 
     Give one of `preset`, `config` (a textproto of aqt.config.Convert, or a path object of a file with one) and
     `scheme_from` (a config.json, or a folder with one). The other arguments are those of the command.
 
-    progress(done, total, tensor) is called with bytes, possibly on other threads, one call at a time. If it returns True,
-    CancelledError is raised; what it raises is raised here. In both cases there is no new output.
+    progress(done, total, tensor) is called with bytes, on other threads, one call at a time. If it returns True,
+    CancelledError is raised; what it raises is raised here. Ctrl-C ends the work, too. Unless the work was done just then,
+    there is no new output.
     """
     text = pathlib.Path(config).read_text(encoding="utf-8") if isinstance(config, os.PathLike) else config
     watch = _Watch(progress)
