@@ -10,11 +10,14 @@ that sums magnitudes. Nothing is recorded; a failure prints its seed.
 
 import argparse
 import collections
+import functools
 import sys
 
 from aqt.jax.v2 import config as aqt_config
+from aqt.jax.v2.numerics import fp8_numerics
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 
 import aqt_native
@@ -74,8 +77,20 @@ def aqt(case, magnitudes):
     return run(config, case), recorders
 
 
+def rounds_fp8_twice():
+    """Whether this XLA rounds f32 to f16 and then to 8 bits, as older ones do. AQT's 8-bit floats are then off."""
+    x = np.random.default_rng(0).standard_normal(20000).astype(np.float32)
+    cast = np.asarray(jnp.asarray(x).astype(jnp.float8_e4m3fn)).view(np.uint8)
+    return not np.array_equal(cast, x.astype(ml_dtypes.float8_e4m3fn).view(np.uint8))
+
+
+def uses_fp8(config):
+    return any(isinstance(quantizer.numerics, fp8_numerics.Fp8Numerics) for quantizer in random_cases.quantizers(config))
+
+
+@functools.lru_cache(maxsize=None)
 def arithmetic():
-    """How this XLA divides, op by op: as before jaxlib 0.8 (true quotients) or with the reciprocal."""
+    """How this XLA divides, op by op: older ones compute quotients, newer ones multiply with the reciprocal."""
     x = jnp.asarray(np.random.default_rng(1).uniform(1, 5, (1000, 1)), jnp.float32)
     return "ieee" if np.array_equal(np.asarray(x / 127.5), np.asarray(x) / np.float32(127.5)) else ""
 
@@ -119,11 +134,15 @@ def main():
     parser.add_argument("--jit", action="store_true", help="run aqt_native jitted")
     arguments = parser.parse_args()
     counts, failures = collections.Counter(), 0
+    skips_fp8 = rounds_fp8_twice()
     for seed in range(arguments.seed, arguments.seed + arguments.cases):
         if seed % random_cases.SEEDS_PER_SHAPE == 0:
             jax.clear_caches()
         try:
             case = random_cases.draw(seed)
+            if skips_fp8 and uses_fp8(case.config):
+                counts["skipped: this XLA rounds to fp8 twice"] += 1
+                continue
             want, recorders = aqt(case, False)
         except Exception as error:  # pylint: disable=broad-except
             counts["refused by AQT"] += 1

@@ -54,7 +54,8 @@ def _builder(rng, notes):
     return aqt_config.dot_general_make(_pick(rng, BITS), _pick(rng, BITS), _pick(rng, BITS), bool(rng.integers(2)))
 
 
-def _quantizers(config):
+def quantizers(config):
+    """The six quantizers of operands."""
     return [getattr(getattr(config, product).dg_quantizer, side)
             for product in ("fwd", "dlhs", "drhs") for side in ("lhs", "rhs")]
 
@@ -85,19 +86,19 @@ def _set_calibration(rng, config):
         factory = functools.partial(calibration.AbsMeanCalibration, clipping_scale=2.0, p=1.0, po2_scale=po2)
     else:
         factory = functools.partial(calibration.SnrBasedAutoCalibration, auto_clip_search_config=(0.5, 0.75, 1.0))
-    for quantizer in _quantizers(config):
+    for quantizer in quantizers(config):
         if quantizer.calibration is not None and _chance(rng, 0.5):
             quantizer.calibration = factory
 
 
 def _set_shared_axes(rng, config):
-    for quantizer in _quantizers(config)[:2]:
+    for quantizer in quantizers(config)[:2]:
         if _chance(rng, 0.6):
             quantizer.calib_shared_axes = "per_tensor"
 
 
 def _set_numerics(rng, config):
-    for quantizer in _quantizers(config):
+    for quantizer in quantizers(config):
         numerics = quantizer.numerics
         if not isinstance(numerics, int_numerics.IntSymmetric):
             continue
@@ -112,7 +113,7 @@ def _set_numerics(rng, config):
 def _set_small_floats(rng, config):
     name = _pick(rng, SMALL_FLOATS)
     stochastic = _chance(rng, 0.3)
-    for quantizer in _quantizers(config):
+    for quantizer in quantizers(config):
         if quantizer.calibration is not None and _chance(rng, 0.6):
             quantizer.numerics = fp_numerics.FpNumerics(cfg=getattr(fp_numerics, name), stochastic_rounding=stochastic)
     for product in (config.fwd, config.dlhs, config.drhs):
@@ -126,7 +127,7 @@ def _set_mid(rng, config):
 
 
 def _set_scale_dtype(rng, config):
-    for quantizer in _quantizers(config):
+    for quantizer in quantizers(config):
         if quantizer.calibration is not None and _chance(rng, 0.5):
             quantizer.scale_dtype = _pick(rng, (jnp.float32, jnp.bfloat16))
 
