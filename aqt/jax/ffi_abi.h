@@ -5,7 +5,7 @@
 //
 // XLA refuses a handler whose version is newer than its own, and accepts every version from 0.1. So one library built
 // against this file works with every jaxlib from 0.4.35 on. It also needs no header of a particular jaxlib. The layout
-// is that of xla/ffi/api/c_api.h in the wheel of jaxlib 0.4.35; //aqt/jax:ffi_abi_test compares the two.
+// is that of xla/ffi/api/c_api.h in the wheel of jaxlib 0.4.35; aqt/jax/tests/ffi_abi_check.cc compares the two.
 
 #include <cstddef>
 #include <cstdint>

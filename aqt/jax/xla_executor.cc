@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <memory>
+#include <thread>
 
 namespace aqt::jax {
 namespace {
@@ -51,7 +52,11 @@ void Destroy(const abi::Api& api, abi::Error* error) {
 }  // namespace
 
 XlaExecutor::XlaExecutor(const abi::CallFrame& frame) : api_(*frame.api), context_(frame.context) {
-  if (api_.struct_size < offsetof(abi::Api, num_threads) + sizeof(api_.num_threads)) return;
+  constexpr int64_t kMost = 1024;
+  if (api_.struct_size < offsetof(abi::Api, num_threads) + sizeof(api_.num_threads)) {
+    num_threads_ = static_cast<int>(std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, kMost));
+    return;
+  }
   int64_t num_threads = 0;
   abi::NumThreadsArguments arguments{.struct_size = sizeof(abi::NumThreadsArguments),
                                      .extensions = nullptr,
@@ -61,7 +66,6 @@ XlaExecutor::XlaExecutor(const abi::CallFrame& frame) : api_(*frame.api), contex
     Destroy(api_, error);  // there is no pool
     return;
   }
-  constexpr int64_t kMost = 1024;
   num_threads_ = static_cast<int>(std::clamp<int64_t>(num_threads, 1, kMost));
 }
 

@@ -13,7 +13,7 @@ namespace aqt::jax {
 
 // The calling thread, usually one of the pool's, works too. It waits only for iterations that have started, never for
 // tasks in the queue of the pool: these may run later or on this very thread. jaxlib 0.4.35 does not tell the size of
-// its pool; calls then run on their thread alone.
+// its pool; the number of processors then stands for it.
 class XlaExecutor final : public Executor {
  public:
   explicit XlaExecutor(const abi::CallFrame& frame);

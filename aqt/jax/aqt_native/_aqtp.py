@@ -227,6 +227,9 @@ class NativeDotGeneral(aqt_dot_general.DotGeneral):
                 raise
             _warn(str(error))
         raw = aqt_dot_general.DotGeneral.fwd.__get__(self)  # type: ignore[attr-defined]
+        if not residuals:  # AQT's forward pass for gradients has done this
+            raw = copy.deepcopy(raw)
+            raw.dg_quantizer.init_calibration()
         return aqt_dot_general.DotGeneralRaw.__call__(raw, lhs, rhs, lhs_qt, rhs_qt, dimension_numbers)
 
     def _native_forward(self, lhs: Any, rhs: Any, lhs_qt: Any, rhs_qt: Any, dimension_numbers: Any,

@@ -41,12 +41,12 @@ def ffi() -> Any:
     global _registered
     import jax  # pylint: disable=import-outside-toplevel
 
+    if jax.__version_info__ < (0, 4, 35):
+        # XLA would refuse the handlers, with an error that names neither package.
+        raise ImportError(f"aqt_native needs jax 0.4.35 or later, but this is jax {jax.__version__}.")
     module = getattr(jax, "ffi", None)
     if module is None:
-        try:
-            from jax.extend import ffi as module  # pylint: disable=import-outside-toplevel
-        except ImportError as error:
-            raise ImportError(f"aqt_native needs jax 0.4.35 or later, but this is jax {jax.__version__}.") from error
+        from jax.extend import ffi as module  # pylint: disable=import-outside-toplevel
     with _lock:
         if not _registered:
             for name in _HANDLERS:

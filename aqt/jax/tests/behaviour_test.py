@@ -7,6 +7,7 @@ Needs aqtp and flax. AQT runs op by op; where a float sum is involved, only aqt_
 
 import functools
 import os
+import pathlib
 import subprocess
 import sys
 import threading
@@ -26,6 +27,10 @@ from aqt_native import _library
 import live
 
 MATMUL = (((1,), (0,)), ((), ()))
+
+
+def repository():
+    return pathlib.Path(__file__).resolve().parents[3]
 
 
 def normal(seed, shape, dtype=jnp.float32):
@@ -183,6 +188,18 @@ class Configurations(Case):
         self.assertEqual(len([w for w in caught if "fallback=True" in str(w.message)]), 1)
         self.same(ours(lhs, rhs, MATMUL), config(lhs, rhs, MATMUL))
 
+    def test_fallback_for_a_shape(self):
+        config = aqt_config.fully_quantized(fwd_bits=8, bwd_bits=8, use_stochastic_rounding=False)
+        # Long enough that a sum of int32 could overflow, which this library refuses.
+        arrays = normal(1, (2, 140000)), normal(2, (140000, 3)), normal(3, (2, 3))
+        with self.assertRaisesRegex(aqt_native.NotSupportedError, "overflow"):
+            aqt_native.accelerate(config)(*arrays[:2], MATMUL)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ours = aqt_native.accelerate(config, fallback=True)
+            self.same(ours(*arrays[:2], MATMUL), config(*arrays[:2], MATMUL))
+            self.same(with_gradients(ours, *arrays), with_gradients(config, *arrays))
+
     def test_setters_work_on_the_result(self):
         aqt = aqt_config.config_v4(fwd_bits=8, dlhs_bits=None, drhs_bits=None)
         ours = accelerate(aqt)
@@ -249,6 +266,26 @@ class Flax(Case):
             own = aqt_native.from_textproto(aqt_native.to_textproto(config), arithmetic=live.arithmetic())
             kernel = self.params["params"]["Dense_0"]["kernel"]
             self.same(own(self.x, converted, MATMUL), own(self.x, kernel, MATMUL))
+
+
+class Programs(Case):
+
+    def test_saved_programs_give_their_results(self):
+        files = sorted((repository() / "aqt" / "ops" / "saved" / "testdata").glob("*_v1.aqtprog"))
+        self.assertTrue(files)
+        for file in files:
+            program, results = aqt_native.Program(file), aqt_native.Program(str(file).replace("_v1", "_v1_results"))
+            got, want = jax.jit(lambda program=program: program({}))(), results({})
+            self.assertEqual(set(got), set(want))
+            for name, array in got.items():
+                self.assertEqual(np.asarray(array).tobytes(), np.asarray(want[name]).tobytes(), (file.name, name))
+
+    def test_mistakes_are_named(self):
+        file = repository() / "aqt" / "ops" / "saved" / "testdata" / "every_op_v1.aqtprog"
+        with self.assertRaisesRegex(ValueError, "has no input 'x'"):
+            aqt_native.Program(file)({"x": 1})
+        with self.assertRaisesRegex(RuntimeError, "no_such_file"):
+            aqt_native.Program("no_such_file")
 
 
 class Process(Case):
