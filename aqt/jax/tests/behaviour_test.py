@@ -271,7 +271,7 @@ class Flax(Case):
 class Programs(Case):
 
     def test_saved_programs_give_their_results(self):
-        files = sorted((repository() / "aqt" / "ops" / "saved" / "testdata").glob("*_v1.aqtprog"))
+        files = sorted((repository() / "aqt").glob("*/saved/testdata/*_v1.aqtprog"))
         self.assertTrue(files)
         for file in files:
             program, results = aqt_native.Program(file), aqt_native.Program(str(file).replace("_v1", "_v1_results"))
@@ -281,7 +281,7 @@ class Programs(Case):
                 self.assertEqual(np.asarray(array).tobytes(), np.asarray(want[name]).tobytes(), (file.name, name))
 
     def test_mistakes_are_named(self):
-        file = repository() / "aqt" / "ops" / "saved" / "testdata" / "every_op_v1.aqtprog"
+        file = repository() / "aqt" / "graph" / "saved" / "testdata" / "every_op_v1.aqtprog"
         with self.assertRaisesRegex(ValueError, "has no input 'x'"):
             aqt_native.Program(file)({"x": 1})
         with self.assertRaisesRegex(RuntimeError, "no_such_file"):
