@@ -435,3 +435,16 @@ def _debian_re2_impl(rctx):
     _write(rctx, "com_googlesource_code_re2", {"BUILD.bazel": build})
 
 debian_re2 = repository_rule(implementation = _debian_re2_impl, local = True)
+
+# ---------------------------------------------------------------------- boost
+
+# Only headers: Asio and Beast.
+def _debian_boost_impl(rctx):
+    _need(rctx, "/usr/include/boost/beast/http/basic_parser.hpp", "libboost-dev")
+    _write(rctx, "boost", {"BUILD.bazel": _lib(
+        "boost",
+        linkopts = ["-pthread"],
+        defines = ["BOOST_ASIO_NO_DEPRECATED"],
+    )})
+
+debian_boost = repository_rule(implementation = _debian_boost_impl, local = True)

@@ -10,6 +10,7 @@ load(
     "//bazel:debian.bzl",
     "debian_abseil",
     "debian_benchmark",
+    "debian_boost",
     "debian_cli11",
     "debian_directory",
     "debian_eigen",
@@ -46,6 +47,7 @@ def aqt_dependencies():
     maybe(debian_json, name = "nlohmann_json")
     maybe(debian_onednn, name = "onednn")  # optional
     maybe(debian_openmpi, name = "openmpi")  # optional
+    maybe(debian_boost, name = "boost")
     maybe(debian_cli11, name = "cli11")
     maybe(debian_re2, name = "com_googlesource_code_re2")
     maybe(debian_zlib, name = "zlib")
