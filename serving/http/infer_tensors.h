@@ -1,0 +1,65 @@
+#ifndef AQT_SERVING_HTTP_INFER_TENSORS_H_
+#define AQT_SERVING_HTTP_INFER_TENSORS_H_
+
+// The requests and responses of `infer` of the Open Inference Protocol, version 2, as bytes: JSON, or JSON followed by
+// the tensors' bytes (the binary tensor data extension).
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "aqt/core/array.h"
+#include "aqt/core/dtype.h"
+
+namespace aqt::serving {
+
+// A tensor: numbers, or strings if its datatype is BYTES.
+struct InferTensor {
+  std::string name;
+  Array array;                       // its shape is also that of strings
+  std::vector<std::string> strings;  // if is_bytes, in row-major order; the array is then u8 and empty
+  bool is_bytes = false;
+  std::vector<int64_t> shape;
+};
+
+struct InferRequest {
+  std::string id;
+  std::vector<InferTensor> inputs;
+  struct Output {
+    std::string name;
+    bool binary = false;
+  };
+  std::vector<Output> outputs;  // empty: all
+  bool binary_outputs = false;  // of outputs that are not named
+};
+
+struct InferLimits {
+  int64_t values = 1 << 20;  // of JSON
+  int64_t tensors = 256;
+  int64_t strings = 2048;          // of all BYTES tensors
+  int64_t string_bytes = 1 << 20;  // of one of them
+};
+
+// "FP32" for f32; "" for a dtype that the protocol does not have.
+absl::string_view DatatypeOf(DType dtype);
+
+// `json_bytes` is the value of Inference-Header-Content-Length, if there is one. InvalidArgument, naming the field or
+// the tensor, for everything that is not such a request: a tensor whose data does not have its shape, a number that its
+// datatype does not have, bytes that are missing or left over, parameters that are not supported.
+absl::StatusOr<InferRequest> ParseInfer(absl::string_view body, std::optional<int64_t> json_bytes,
+                                        const InferLimits& limits = {});
+
+struct InferAnswer {
+  std::string body;
+  std::optional<int64_t> json_bytes;  // the value of Inference-Header-Content-Length; null if all outputs are JSON
+};
+// InvalidArgument, naming the tensor, if a value of an output is not finite, which JSON cannot tell.
+absl::StatusOr<InferAnswer> InferAnswerOf(absl::string_view model, const InferRequest& request,
+                                          const std::vector<InferTensor>& outputs);
+
+}  // namespace aqt::serving
+
+#endif  // AQT_SERVING_HTTP_INFER_TENSORS_H_
