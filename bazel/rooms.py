@@ -95,7 +95,7 @@ ROOMS = {
     "serving/gguf": _room("GGUF files with other types: rules, and the conversion", "serving/convert aqt/gguf"),
     "serving/engine": _room("models that answer requests on many threads ([serving-engine.md](../serving-engine.md))",
                             "serving/tools aqt/models"),
-    "serving/http": _room("models behind HTTP", "serving/tools serving/engine"),
+    "serving/http": _room("models behind HTTP ([serving-http.md](../serving-http.md))", "serving/tools serving/engine"),
     "serving/cli": _room("the `aqt` command", "serving/convert serving/gguf serving/http"),
     "serving/c": _room("the C interface `aqt/c_api.h` ([c-api.md](../c-api.md)), which conversion is a part of, and its shared library",
                        "serving/cli"),

@@ -8,6 +8,7 @@
 #include "serving/cli/describe_commands.h"
 #include "serving/cli/program_commands.h"
 #include "serving/cli/run_model_command.h"
+#include "serving/cli/serve_command.h"
 
 namespace aqt::serving {
 
@@ -17,6 +18,7 @@ int AqtMain(const std::vector<std::string>& args, const io::FileSystem& fs, cons
   for (const Command& command : ProgramCommands()) set.commands.push_back(command);
   set.commands.push_back(RunModelCommand());
   set.commands.push_back(BenchCommand());
+  set.commands.push_back(ServeCommand());
   for (const Command& command : DescribeCommands()) set.commands.push_back(command);
   return RunCommand(set, args, fs, console);
 }

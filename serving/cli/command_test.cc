@@ -71,7 +71,7 @@ TEST_F(AqtTest, HelpAndVersion) {
   EXPECT_EQ(Run({"--help"}), 0);
   EXPECT_THAT(out_, AllOf(HasSubstr("Exit codes"), HasSubstr("130"), HasSubstr("aqt convert model/")));
   for (const char* command : {"inspect", "plan", "convert", "verify", "explain", "diff", "config", "program", "run",
-                              "bench", "completion", "man"}) {
+                              "bench", "serve", "completion", "man"}) {
     EXPECT_EQ(Run({command, "--help"}), 0);
     EXPECT_THAT(out_, HasSubstr(absl::StrCat("Examples:\n  aqt ", command)));
   }

@@ -11,7 +11,7 @@ namespace aqt::serving {
 
 int ConvertMain(const std::vector<std::string>& args, const io::FileSystem& fs, const Console& console) {
   CommandSet set = {.commands = CheckpointCommands(),
-                    .only_in_aqt = {kConfigCommand, kProgramCommand, kRunCommand, kBenchCommand}};
+                    .only_in_aqt = {kConfigCommand, kProgramCommand, kRunCommand, kBenchCommand, kServeCommand}};
   for (const Command& command : DescribeCommands()) set.commands.push_back(command);
   return RunCommand(set, args, fs, console);
 }

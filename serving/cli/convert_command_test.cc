@@ -59,7 +59,8 @@ TEST_F(ConvertTest, CommandsOfTheFullProgramAreRefusedByName) {
                                              {"program", "model.aqtprog", "--draw", "svg"},
                                              {"program", "--depth="},
                                              {"run", "model/", "--text", "x"},
-                                             {"bench", "model/"}}) {
+                                             {"bench", "model/"},
+                                             {"serve", "model/"}}) {
     const std::string expected =
         absl::StrCat("error: the command ", args[0], " is only in //serving:aqt; this program has ",
                      "inspect, plan, convert, dequantize, verify, diff, explain, completion, man\n");
@@ -80,9 +81,9 @@ TEST_F(ConvertTest, OtherMistakesAreThoseOfTheFullProgram) {
 TEST_F(ConvertTest, HelpListsOnlyItsCommands) {
   EXPECT_EQ(Run({"--help"}), 0);
   const std::string help = out_;
-  EXPECT_THAT(help,
-              AllOf(HasSubstr("Exit codes"), HasSubstr("\n\nOnly in //serving:aqt: config, program, run, bench\n"),
-                    Not(HasSubstr("\n  config")), Not(HasSubstr("\n  program"))));
+  EXPECT_THAT(
+      help, AllOf(HasSubstr("Exit codes"), HasSubstr("\n\nOnly in //serving:aqt: config, program, run, bench, serve\n"),
+                  Not(HasSubstr("\n  config")), Not(HasSubstr("\n  program"))));
   for (const char* command : {"inspect", "plan", "convert", "verify", "explain"}) {
     EXPECT_THAT(help, HasSubstr(absl::StrCat("\n  ", command, " ")));
     // The same options as in the full program, with the same words.

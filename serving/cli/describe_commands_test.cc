@@ -30,8 +30,8 @@ using ::testing::IsEmpty;
 using ::testing::IsSupersetOf;
 using ::testing::Not;
 
-constexpr const char* kCommands[] = {"inspect", "plan",    "convert", "dequantize", "verify",     "diff", "explain",
-                                     "config",  "program", "run",     "bench",      "completion", "man"};
+constexpr const char* kCommands[] = {"inspect", "plan",    "convert", "dequantize", "verify", "diff",       "explain",
+                                     "config",  "program", "run",     "bench",      "serve",  "completion", "man"};
 
 class DescribeTest : public CommandTest {
  protected:

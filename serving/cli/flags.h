@@ -13,6 +13,15 @@ class App;
 
 namespace aqt::serving {
 
+// The arguments of `serve`.
+struct ServeFlags {
+  std::vector<std::string> models;
+  std::string host = "127.0.0.1", api_key_file, model_control, log_file, max_body = "32MiB";
+  int port = 8000, max_connections = 1024, max_running = 32, queue = 256, timeout = 60;
+  int threads = 0, max_batch = 8;
+  bool truncate = false, allow_token_ids = false;
+};
+
 // The arguments of all subcommands.
 struct Flags {
   // The whole command line, for commands that describe it.
@@ -32,6 +41,7 @@ struct Flags {
   std::optional<double> min_snr, min_row_snr, min_group_snr;
   std::optional<int> depth;
   std::vector<std::string> exclude, texts, pairs;
+  ServeFlags serve;
 };
 
 }  // namespace aqt::serving

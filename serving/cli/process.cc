@@ -21,13 +21,21 @@ namespace {
 std::atomic<bool> interrupted{false};
 static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler sets it");
 
-void Interrupt(int) { interrupted.store(true, std::memory_order_relaxed); }
+constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP, SIGXCPU};
+
+void Interrupt(int) {
+  interrupted.store(true, std::memory_order_relaxed);
+  // A second signal ends the process at once, whichever of them it is.
+  for (const int number : kSignals) {
+    struct sigaction current {};
+    if (sigaction(number, nullptr, &current) == 0 && current.sa_handler == Interrupt) signal(number, SIG_DFL);
+  }
+}
 
 void SetSignals() {
   struct sigaction action {};
   action.sa_handler = Interrupt;
-  action.sa_flags = SA_RESETHAND;  // a second signal ends the process at once
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGXCPU}) {
+  for (const int signal : kSignals) {
     struct sigaction inherited {};
     sigaction(signal, nullptr, &inherited);
     // Ignored signals stay ignored, as with nohup and a script's background jobs.

@@ -1,7 +1,7 @@
 #ifndef AQT_SERVING_CLI_PROGRAM_COMMAND_NAMES_H_
 #define AQT_SERVING_CLI_PROGRAM_COMMAND_NAMES_H_
 
-// The names of ProgramCommands(), RunModelCommand() and BenchCommand(), for a command line without them.
+// The names of ProgramCommands(), RunModelCommand(), BenchCommand() and ServeCommand(), for a command line without them.
 
 namespace aqt::serving {
 
@@ -9,6 +9,7 @@ inline constexpr char kConfigCommand[] = "config";
 inline constexpr char kProgramCommand[] = "program";
 inline constexpr char kRunCommand[] = "run";
 inline constexpr char kBenchCommand[] = "bench";
+inline constexpr char kServeCommand[] = "serve";
 
 }  // namespace aqt::serving
 

@@ -18,11 +18,11 @@ namespace aqt::serving {
 
 // A tensor: numbers, or strings if its datatype is BYTES.
 struct InferTensor {
-  std::string name;
-  Array array;                       // its shape is also that of strings
-  std::vector<std::string> strings;  // if is_bytes, in row-major order; the array is then u8 and empty
+  std::string name = "";
+  Array array = {};                       // of numbers
+  std::vector<std::string> strings = {};  // if is_bytes, in row-major order
   bool is_bytes = false;
-  std::vector<int64_t> shape;
+  std::vector<int64_t> shape = {};  // of both
 };
 
 struct InferRequest {

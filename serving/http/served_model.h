@@ -38,6 +38,7 @@ struct ServedModelInfo {
   int64_t vocabulary = 0;                   // token ids are below it
   std::vector<std::string> labels;          // for kClassification, one for each number
   std::vector<TensorPort> inputs, outputs;  // for kTensors
+  std::vector<std::string> notes;           // for whoever starts the server: doubtful points of the model's files
 };
 
 // A text, a pair of texts, or tokens.

@@ -1,0 +1,217 @@
+#include "serving/http/engine_model.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "aqt/core/status_macros.h"
+#include "aqt/graph/program.h"
+#include "aqt/graph/saved/program_proto.h"
+#include "aqt/io/printable.h"
+#include "aqt/models/encoder_model.h"
+#include "aqt/ops/saved/composite_proto.h"
+#include "aqt/tokenizers/tokenizer.h"
+#include "serving/engine/row_model.h"
+#include "serving/engine/text_engine.h"
+#include "serving/http/infer_tensors.h"
+
+namespace aqt::serving {
+namespace {
+
+constexpr int64_t kMaxProgramBytes = int64_t{1} << 36;
+
+ServedModelStats StatsOf(const EngineStats& stats) {
+  return {.waiting = stats.waiting,
+          .running = stats.running,
+          .positions = stats.positions,
+          .padded_positions = stats.padded_positions,
+          .weight_bytes = stats.weight_bytes,
+          .batches = stats.batches};
+}
+
+// The error of one of several texts.
+absl::Status OfText(const absl::Status& status, size_t index, size_t count) {
+  return count == 1 ? status : Annotate(status, absl::StrCat("text ", index));
+}
+
+class TextModel final : public ServedModel {
+ public:
+  explicit TextModel(std::unique_ptr<TextEngine> engine) : engine_(std::move(engine)) {
+    info_.task = ModelTask::kEmbedding;
+    info_.max_length = engine_->max_length();
+    info_.width = engine_->model().pooling().width;
+    info_.vocabulary = engine_->model().facts().vocabulary;
+    info_.notes = engine_->model().notes();
+  }
+
+  const ServedModelInfo& info() const override { return info_; }
+
+  absl::StatusOr<std::vector<TextOutput>> RunTexts(absl::Span<const TextInput> texts,
+                                                   const TextOptions& options) const override {
+    // Everything is checked before anything is computed.
+    for (size_t i = 0; i < texts.size(); ++i) {
+      if (const absl::Status status = Check(texts[i], options); !status.ok()) return OfText(status, i, texts.size());
+    }
+    std::vector<Pending> pending;
+    pending.reserve(texts.size());
+    for (const TextInput& text : texts) pending.push_back(Submit(text, options.deadline));
+    std::vector<TextOutput> outputs;
+    absl::Status error;
+    for (size_t i = 0; i < texts.size(); ++i) {
+      if (!error.ok()) pending[i].Cancel();
+      absl::StatusOr<TextOutput> output = pending[i].Wait();
+      if (output.ok()) {
+        outputs.push_back(*std::move(output));
+      } else if (error.ok()) {
+        error = OfText(output.status(), i, texts.size());
+      }
+    }
+    if (!error.ok()) return error;
+    return outputs;
+  }
+
+  ServedModelStats stats() const override { return StatsOf(engine_->engine().stats()); }
+
+ private:
+  // One of both tickets.
+  struct Pending {
+    std::optional<TextTicket> text;
+    std::optional<Ticket> ids;
+    int64_t tokens = 0;  // of ids
+
+    void Cancel() const { text.has_value() ? text->Cancel() : ids->Cancel(); }
+    absl::StatusOr<TextOutput> Wait() const {
+      SlotValues outputs;
+      int64_t read = tokens;
+      if (text.has_value()) {
+        AQT_ASSIGN_OR_RETURN(TextAnswer answer, text->Wait());
+        outputs = std::move(answer.outputs);
+        read = answer.tokens;
+      } else {
+        AQT_ASSIGN_OR_RETURN(outputs, ids->Wait());
+      }
+      const absl::Span<const float> values = outputs.at(models::kEmbeddings).View<float>();
+      return TextOutput{{values.begin(), values.end()}, read};
+    }
+  };
+
+  absl::Status TooLong(int64_t tokens) const {
+    return absl::InvalidArgumentError(
+        absl::StrCat("This model's maximum context length is ", info_.max_length, " tokens, and the text has ", tokens,
+                     ". Shorten it, or send \"truncate\": true, or start the server with --truncate"));
+  }
+
+  absl::Status Check(const TextInput& input, const TextOptions& options) const {
+    if (input.ids.has_value()) {
+      const int64_t tokens = static_cast<int64_t>(input.ids->size());
+      if (tokens > info_.max_length && !options.truncate) return TooLong(tokens);
+      const int64_t largest = *std::max_element(input.ids->begin(), input.ids->end());
+      if (largest < info_.vocabulary) return absl::OkStatus();
+      return absl::InvalidArgumentError(
+          absl::StrCat("token id ", largest, " is beyond the vocabulary of ", info_.vocabulary));
+    }
+    // A text has at most as many tokens as bytes, without special ones.
+    constexpr int64_t kSpecialTokens = 8;
+    if (options.truncate || static_cast<int64_t>(input.text.size()) + kSpecialTokens <= info_.max_length) {
+      return absl::OkStatus();
+    }
+    tokenizers::EncodeOptions encode;
+    encode.max_length = info_.max_length;
+    AQT_ASSIGN_OR_RETURN(const tokenizers::Encoding encoding, engine_->tokenizer().Encode(input.text, encode));
+    if (encoding.num_truncated == 0) return absl::OkStatus();
+    return TooLong(static_cast<int64_t>(encoding.ids.size()) + encoding.num_truncated);
+  }
+
+  Pending Submit(const TextInput& input, absl::Time deadline) const {
+    Pending pending;
+    if (!input.ids.has_value()) {
+      pending.text = engine_->SubmitWhenRoom({.text = input.text, .deadline = deadline});
+      return pending;
+    }
+    std::vector<int32_t> ids = *input.ids;
+    ids.resize(std::min<size_t>(ids.size(), static_cast<size_t>(info_.max_length)));
+    pending.tokens = static_cast<int64_t>(ids.size());
+    Request request = {.inputs = {{models::kIds, Array::FromSpan(absl::MakeConstSpan(ids), {pending.tokens})},
+                                  {models::kLengths, Array::Scalar(static_cast<int32_t>(pending.tokens))}},
+                       .deadline = deadline};
+    pending.ids = engine_->engine().SubmitWhenRoom(std::move(request));
+    return pending;
+  }
+
+  const std::unique_ptr<TextEngine> engine_;
+  ServedModelInfo info_;
+};
+
+class ProgramModel final : public ServedModel {
+ public:
+  explicit ProgramModel(std::unique_ptr<Engine> engine) : engine_(std::move(engine)) {}
+
+  absl::Status Init() {
+    info_.task = ModelTask::kTensors;
+    const RowFacts& facts = engine_->model().facts();
+    AQT_RETURN_IF_ERROR(ReadPorts(facts.inputs, info_.inputs));
+    return ReadPorts(facts.outputs, info_.outputs);
+  }
+
+  const ServedModelInfo& info() const override { return info_; }
+
+  absl::StatusOr<std::vector<NamedTensor>> RunTensors(absl::Span<const NamedTensor> inputs,
+                                                      absl::Time deadline) const override {
+    Request request = {.inputs = {}, .deadline = deadline};
+    for (const NamedTensor& input : inputs) request.inputs[Slot{SlotKind::kData, input.name}] = input.array;
+    AQT_ASSIGN_OR_RETURN(const SlotValues values, engine_->SubmitWhenRoom(std::move(request)).Wait());
+    std::vector<NamedTensor> outputs;
+    for (const RowPort& port : engine_->model().facts().outputs) {
+      outputs.push_back({port.slot.path, values.at(port.slot)});
+    }
+    return outputs;
+  }
+
+  ServedModelStats stats() const override { return StatsOf(engine_->stats()); }
+
+ private:
+  static absl::Status ReadPorts(const std::vector<RowPort>& from, std::vector<TensorPort>& to) {
+    for (const RowPort& port : from) {
+      if (port.slot.kind != SlotKind::kData || DatatypeOf(port.dtype).empty()) {
+        return absl::UnimplementedError(absl::StrCat("the program's ", port.slot.ToString(), " is ",
+                                                     ToString(port.dtype), ", expected data of a dtype that the Open ",
+                                                     "Inference Protocol has; convert it in the program"));
+      }
+      to.push_back({port.slot.path, port.dtype, {port.shape.begin(), port.shape.end()}});
+    }
+    return absl::OkStatus();
+  }
+
+  const std::unique_ptr<Engine> engine_;
+  ServedModelInfo info_;
+};
+
+absl::StatusOr<std::shared_ptr<const ServedModel>> OpenProgram(const io::FileSystem& fs, const std::string& path,
+                                                               const EngineOptions& options) {
+  AQT_ASSIGN_OR_RETURN(const std::string bytes, io::ReadFile(fs, path, kMaxProgramBytes));
+  AQT_ASSIGN_OR_RETURN(Program program, LoadProgram(bytes, ops::ProgramCodecs()));
+  AQT_ASSIGN_OR_RETURN(const std::shared_ptr<const RowModel> rows, MakeRowModel({std::move(program)}, {}, {}));
+  AQT_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::Make(rows, options));
+  auto model = std::make_shared<ProgramModel>(std::move(engine));
+  AQT_RETURN_IF_ERROR(model->Init());
+  return model;
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<const ServedModel>> OpenModel(const io::FileSystem& fs, absl::string_view path,
+                                                             const OpenModelOptions& options) {
+  AQT_ASSIGN_OR_RETURN(const io::FileInfo info, fs.Stat(path));
+  if (info.kind != io::FileKind::kFolder) {
+    absl::StatusOr<std::shared_ptr<const ServedModel>> model = OpenProgram(fs, std::string(path), options.engine);
+    if (model.ok()) return model;
+    return Annotate(model.status(), io::PrintableLine(path));
+  }
+  AQT_ASSIGN_OR_RETURN(std::unique_ptr<TextEngine> engine,
+                       TextEngine::Open(fs, path, {.config = options.config, .engine = options.engine}));
+  return std::make_shared<TextModel>(std::move(engine));
+}
+
+}  // namespace aqt::serving

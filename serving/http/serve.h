@@ -1,0 +1,38 @@
+#ifndef AQT_SERVING_HTTP_SERVE_H_
+#define AQT_SERVING_HTTP_SERVE_H_
+
+// `aqt serve` without its command line: docs/serving-http.md.
+
+#include <atomic>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "aqt/io/file.h"
+#include "serving/http/api_context.h"
+#include "serving/http/engine_model.h"
+#include "serving/http/http_server.h"
+
+namespace aqt::serving {
+
+struct ServeOptions {
+  std::vector<std::string> models;  // PATH or NAME=PATH
+  HttpServerOptions server = {};
+  ApiOptions api = {};
+  OpenModelOptions open = {};
+  std::string log_file = "";  // none
+};
+
+// Loads the models, listens, writes the address to `out`, and answers until `interrupted` is true. Then it answers what
+// it has accepted. Warnings go to `err`.
+absl::Status Serve(const ServeOptions& options, const io::FileSystem& fs, std::ostream& out, std::ostream& err,
+                   const std::atomic<bool>* interrupted);
+
+// The key in `file`, or in the variable AQT_API_KEY if `file` is empty; "" if there is neither. Space around it is
+// removed. InvalidArgument if the file has no key, several lines, or other characters than printable ASCII.
+absl::StatusOr<std::string> ReadApiKey(const io::FileSystem& fs, const std::string& file);
+
+}  // namespace aqt::serving
+
+#endif  // AQT_SERVING_HTTP_SERVE_H_
