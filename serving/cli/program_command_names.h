@@ -1,7 +1,8 @@
 #ifndef AQT_SERVING_CLI_PROGRAM_COMMAND_NAMES_H_
 #define AQT_SERVING_CLI_PROGRAM_COMMAND_NAMES_H_
 
-// The names of ProgramCommands(), RunModelCommand(), BenchCommand() and ServeCommand(), for a command line without them.
+// The names of ProgramCommands(), RunModelCommand(), BenchCommand() and ServeCommand(), for a command line without
+// them.
 
 namespace aqt::serving {
 

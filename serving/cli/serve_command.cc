@@ -1,21 +1,21 @@
 #include "serving/cli/serve_command.h"
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/io/file.h"
-#include "aqt/transforms/quantize/inject_proto.h"
-#include "serving/cli/effective_config.h"
 #include "serving/cli/flags.h"
+#include "serving/cli/model_quantization.h"
 #include "serving/cli/program_command_names.h"
 #include "serving/http/serve.h"
 #include "serving/tools/exit_code.h"
@@ -25,7 +25,7 @@ namespace aqt::serving {
 namespace {
 
 constexpr char kExamples[] = R"(Examples:
-  aqt serve all-MiniLM-L6-v2/ --preset int8_all
+  aqt serve all-MiniLM-L6-v2/ --preset w8a8_dynamic
   aqt serve bge=models/bge-small/ model.aqtprog --host 0.0.0.0 --port 80 --api-key-file key.txt
   curl localhost:8000/v1/embeddings -d '{"model": "all-MiniLM-L6-v2", "input": "a sentence"}')";
 
@@ -33,7 +33,7 @@ bool IsLoopback(const std::string& host) {
   return host == "localhost" || host == "::1" || absl::StartsWith(host, "127.");
 }
 
-absl::StatusOr<ServeOptions> Options(const Flags& flags, const io::FileSystem& fs) {
+absl::StatusOr<ServeOptions> Options(const Flags& flags, const io::FileSystem& fs, const Console& console) {
   const ServeFlags& serve = flags.serve;
   ServeOptions options;
   options.models = serve.models;
@@ -58,16 +58,18 @@ absl::StatusOr<ServeOptions> Options(const Flags& flags, const io::FileSystem& f
                                                           : serve.model_control == "on";
   options.open.engine.threads = serve.threads;
   options.open.engine.max_batch = serve.max_batch;
-  if (!flags.preset.empty()) {
-    AQT_ASSIGN_OR_RETURN(options.open.config, InjectConfigFromPreset(flags.preset));
-  } else if (!flags.config.empty()) {
-    AQT_ASSIGN_OR_RETURN(options.open.config, InjectConfigOfFile(fs, flags.config));
-  }
+  options.open.quantize = [&flags, &fs, &console](const std::string& folder) -> absl::StatusOr<FolderQuantization> {
+    Flags of_folder = flags;
+    of_folder.input = folder;
+    AQT_ASSIGN_OR_RETURN(ModelQuantization quantization, OpenModelQuantization(of_folder, fs, console));
+    const auto owner = std::make_shared<const ModelQuantization>(std::move(quantization));
+    return FolderQuantization{owner->config, owner->weights(), owner};
+  };
   return options;
 }
 
 absl::StatusOr<ExitCode> RunServe(const Flags& flags, const io::FileSystem& fs, const Console& console) {
-  AQT_ASSIGN_OR_RETURN(const ServeOptions options, Options(flags, fs));
+  AQT_ASSIGN_OR_RETURN(const ServeOptions options, Options(flags, fs, console));
   if (!IsLoopback(options.server.host) && options.api.api_key.empty()) {
     console.err << "warning: other machines can reach the server, and it asks for no key; see --api-key-file\n";
   }
@@ -119,12 +121,7 @@ CLI::App* AddServe(CLI::App& app, Flags& flags) {
                    "the folder of a text encoder, or a saved program; NAME=MODEL names it, by default the last part of "
                    "the path")
       ->required();
-  auto* group = command->add_option_group("quantization of folders; without it, floating point");
-  group->add_option("--preset", flags.preset, absl::StrCat("one of ", absl::StrJoin(InjectPresetNames(), ", ")))
-      ->check(CLI::IsMember(InjectPresetNames()))
-      ->type_name("NAME");
-  group->add_option("--config", flags.config, "a textproto of aqt.config.Inject")->type_name("FILE");
-  group->require_option(0, 1);
+  AddModelQuantization(*command, flags);
   AddNetwork(*command, serve);
   AddLimits(*command, serve);
   command->add_flag("--truncate", serve.truncate, "cut off texts that are too long, instead of refusing them");

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
 #include "aqt/core/machine/thread_pool.h"
@@ -52,11 +53,35 @@ absl::StatusOr<std::unique_ptr<TextEngine>> TextEngine::Open(const io::FileSyste
 TextEngine::TextEngine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 TextEngine::~TextEngine() = default;
 
+absl::StatusOr<tokenizers::Encoding> TextEngine::Encode(const TextRequest& request) const {
+  const std::optional<models::Head>& head = impl_->model.head();
+  if (!request.ids.has_value()) {
+    return impl_->tokens.Encode(request.text, request.second, head.has_value() && head->OfTokens());
+  }
+  const int64_t vocabulary = impl_->model.facts().vocabulary;
+  if (request.ids->empty()) return absl::InvalidArgumentError("there are no token ids, expected at least one");
+  for (const int32_t id : *request.ids) {
+    if (id >= 0 && id < vocabulary) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("token id ", id, " is not in the vocabulary of the model, 0 to ", vocabulary - 1));
+  }
+  tokenizers::Encoding encoding;
+  encoding.ids = *request.ids;
+  if (const auto all = static_cast<int64_t>(encoding.ids.size()); all > max_length()) {
+    encoding.num_truncated = all - max_length();
+    encoding.ids.resize(static_cast<size_t>(max_length()));
+  }
+  const size_t count = encoding.ids.size();
+  encoding.type_ids.resize(count, 0);
+  encoding.attention_mask.resize(count, 1);
+  encoding.special_tokens_mask.resize(count, 0);
+  encoding.offsets.resize(count);
+  return encoding;
+}
+
 TextTicket TextEngine::Submit(const TextRequest& request, bool wait) {
   TextTicket ticket;
-  const std::optional<models::Head>& head = impl_->model.head();
-  absl::StatusOr<tokenizers::Encoding> encoding =
-      impl_->tokens.Encode(request.text, request.second, head.has_value() && head->OfTokens());
+  absl::StatusOr<tokenizers::Encoding> encoding = Encode(request);
   if (!encoding.ok()) {
     ticket.error_ = encoding.status();
     return ticket;
@@ -86,7 +111,7 @@ std::vector<absl::StatusOr<TextAnswer>> TextEngine::RunAll(const std::vector<Tex
   return answers;
 }
 
-const tokenizers::Tokenizer& TextEngine::tokenizer() const { return impl_->tokens.tokenizer(); }
+const models::TextTokens& TextEngine::tokens() const { return impl_->tokens; }
 const models::EncoderModel& TextEngine::model() const { return impl_->model; }
 int64_t TextEngine::max_length() const { return impl_->tokens.max_length(); }
 Engine& TextEngine::engine() { return *impl_->engine; }

@@ -20,6 +20,7 @@
 #include "aqt/graph/program.h"
 #include "aqt/io/file.h"
 #include "aqt/models/encoder_model.h"
+#include "aqt/models/text_tokens.h"
 #include "aqt/tokenizers/tokenizer.h"
 #include "aqt/transforms/quantize/inject.h"
 #include "serving/engine/engine.h"
@@ -30,8 +31,8 @@ struct TextEngineOptions {
   InjectConfig config = {};                     // as for EncoderModel::Serve
   const models::GivenWeights* given = nullptr;  // as for models::ModelFromFolder; read by Open
   EngineOptions engine = {};
-  // What is computed: a program of the model for a batch, a length and, with `types`, numbers of segments, if it knows several. By default
-  // EncoderModel::OutputProgram.
+  // What is computed: a program of the model for a batch, a length and, with `types`, numbers of segments. `types` is
+  // set if the model knows several segments. By default EncoderModel::OutputProgram.
   std::function<absl::StatusOr<Program>(const models::EncoderModel&, int64_t batch, int64_t length, bool types)>
       program = nullptr;
 };
@@ -39,6 +40,8 @@ struct TextEngineOptions {
 struct TextRequest {
   std::string text = "";
   std::optional<std::string> second = std::nullopt;  // of a pair
+  // Token ids, special ones included, instead of a text; all in the first segment.
+  std::optional<std::vector<int32_t>> ids = std::nullopt;
   absl::Time deadline = absl::InfiniteFuture();
 };
 
@@ -78,7 +81,8 @@ class TextEngine {
                                                           const TextEngineOptions& options = {});
 
   // Makes tokens of the text on this thread, and hands them in. Never waits for the answer. A longer text is cut off.
-  // The answer has the errors of Answer and of models::TextTokens::Encode.
+  // The answer has the errors of Answer and of models::TextTokens::Encode; InvalidArgument for ids that are empty or
+  // that the model does not know.
   TextTicket Submit(const TextRequest& request);
   // The same, but waits for room in the queue instead of failing.
   TextTicket SubmitWhenRoom(const TextRequest& request);
@@ -87,7 +91,7 @@ class TextEngine {
   // SubmitWhenRoom of all, and Wait. The answers have the order of the requests.
   std::vector<absl::StatusOr<TextAnswer>> RunAll(const std::vector<TextRequest>& requests);
 
-  const tokenizers::Tokenizer& tokenizer() const;
+  const models::TextTokens& tokens() const;
   // What the folder says of the model. Its weights() are empty: they are only in the engine's programs.
   const models::EncoderModel& model() const;
   // The longest text in tokens: what the model and sentence_bert_config.json allow.
@@ -98,6 +102,7 @@ class TextEngine {
  private:
   struct Impl;
   explicit TextEngine(std::unique_ptr<Impl> impl);
+  absl::StatusOr<tokenizers::Encoding> Encode(const TextRequest& request) const;
   TextTicket Submit(const TextRequest& request, bool wait);
   std::unique_ptr<Impl> impl_;
 };

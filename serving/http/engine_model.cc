@@ -39,11 +39,17 @@ absl::Status OfText(const absl::Status& status, size_t index, size_t count) {
 class TextModel final : public ServedModel {
  public:
   explicit TextModel(std::unique_ptr<TextEngine> engine) : engine_(std::move(engine)) {
+    const std::optional<models::Head>& head = engine_->model().head();
     info_.task = ModelTask::kEmbedding;
     info_.max_length = engine_->max_length();
     info_.width = engine_->model().pooling().width;
     info_.vocabulary = engine_->model().facts().vocabulary;
     info_.notes = engine_->model().notes();
+    if (!head.has_value()) return;
+    info_.task = head->cross_encoder && head->labels.size() == 1 ? ModelTask::kScoring : ModelTask::kClassification;
+    info_.width = static_cast<int64_t>(head->labels.size());
+    info_.labels = head->labels;
+    info_.scores = head->scores;
   }
 
   const ServedModelInfo& info() const override { return info_; }
@@ -54,14 +60,17 @@ class TextModel final : public ServedModel {
     for (size_t i = 0; i < texts.size(); ++i) {
       if (const absl::Status status = Check(texts[i], options); !status.ok()) return OfText(status, i, texts.size());
     }
-    std::vector<Pending> pending;
+    std::vector<TextTicket> pending;
     pending.reserve(texts.size());
-    for (const TextInput& text : texts) pending.push_back(Submit(text, options.deadline));
+    for (const TextInput& text : texts) {
+      pending.push_back(engine_->SubmitWhenRoom(
+          {.text = text.text, .second = text.second, .ids = text.ids, .deadline = options.deadline}));
+    }
     std::vector<TextOutput> outputs;
     absl::Status error;
     for (size_t i = 0; i < texts.size(); ++i) {
       if (!error.ok()) pending[i].Cancel();
-      absl::StatusOr<TextOutput> output = pending[i].Wait();
+      absl::StatusOr<TextOutput> output = Output(pending[i].Wait());
       if (output.ok()) {
         outputs.push_back(*std::move(output));
       } else if (error.ok()) {
@@ -75,27 +84,12 @@ class TextModel final : public ServedModel {
   ServedModelStats stats() const override { return StatsOf(engine_->engine().stats()); }
 
  private:
-  // One of both tickets.
-  struct Pending {
-    std::optional<TextTicket> text;
-    std::optional<Ticket> ids;
-    int64_t tokens = 0;  // of ids
-
-    void Cancel() const { text.has_value() ? text->Cancel() : ids->Cancel(); }
-    absl::StatusOr<TextOutput> Wait() const {
-      SlotValues outputs;
-      int64_t read = tokens;
-      if (text.has_value()) {
-        AQT_ASSIGN_OR_RETURN(TextAnswer answer, text->Wait());
-        outputs = std::move(answer.outputs);
-        read = answer.tokens;
-      } else {
-        AQT_ASSIGN_OR_RETURN(outputs, ids->Wait());
-      }
-      const absl::Span<const float> values = outputs.at(models::kEmbeddings).View<float>();
-      return TextOutput{{values.begin(), values.end()}, read};
-    }
-  };
+  absl::StatusOr<TextOutput> Output(const absl::StatusOr<TextAnswer>& answer) const {
+    AQT_RETURN_IF_ERROR(answer.status());
+    const Slot& slot = engine_->model().head().has_value() ? models::kLogits : models::kEmbeddings;
+    const absl::Span<const float> values = answer->outputs.at(slot).View<float>();
+    return TextOutput{{values.begin(), values.end()}, answer->tokens()};
+  }
 
   absl::Status TooLong(int64_t tokens) const {
     return absl::InvalidArgumentError(
@@ -114,30 +108,13 @@ class TextModel final : public ServedModel {
     }
     // A text has at most as many tokens as bytes, without special ones.
     constexpr int64_t kSpecialTokens = 8;
-    if (options.truncate || static_cast<int64_t>(input.text.size()) + kSpecialTokens <= info_.max_length) {
+    const size_t bytes = input.text.size() + (input.second.has_value() ? input.second->size() : 0);
+    if (options.truncate || static_cast<int64_t>(bytes) + kSpecialTokens <= info_.max_length) {
       return absl::OkStatus();
     }
-    tokenizers::EncodeOptions encode;
-    encode.max_length = info_.max_length;
-    AQT_ASSIGN_OR_RETURN(const tokenizers::Encoding encoding, engine_->tokenizer().Encode(input.text, encode));
+    AQT_ASSIGN_OR_RETURN(const tokenizers::Encoding encoding, engine_->tokens().Encode(input.text, input.second));
     if (encoding.num_truncated == 0) return absl::OkStatus();
     return TooLong(static_cast<int64_t>(encoding.ids.size()) + encoding.num_truncated);
-  }
-
-  Pending Submit(const TextInput& input, absl::Time deadline) const {
-    Pending pending;
-    if (!input.ids.has_value()) {
-      pending.text = engine_->SubmitWhenRoom({.text = input.text, .deadline = deadline});
-      return pending;
-    }
-    std::vector<int32_t> ids = *input.ids;
-    ids.resize(std::min<size_t>(ids.size(), static_cast<size_t>(info_.max_length)));
-    pending.tokens = static_cast<int64_t>(ids.size());
-    Request request = {.inputs = {{models::kIds, Array::FromSpan(absl::MakeConstSpan(ids), {pending.tokens})},
-                                  {models::kLengths, Array::Scalar(static_cast<int32_t>(pending.tokens))}},
-                       .deadline = deadline};
-    pending.ids = engine_->engine().SubmitWhenRoom(std::move(request));
-    return pending;
   }
 
   const std::unique_ptr<TextEngine> engine_;
@@ -209,8 +186,18 @@ absl::StatusOr<std::shared_ptr<const ServedModel>> OpenModel(const io::FileSyste
     if (model.ok()) return model;
     return Annotate(model.status(), io::PrintableLine(path));
   }
-  AQT_ASSIGN_OR_RETURN(std::unique_ptr<TextEngine> engine,
-                       TextEngine::Open(fs, path, {.config = options.config, .engine = options.engine}));
+  FolderQuantization quantization;
+  if (options.quantize != nullptr) {
+    AQT_ASSIGN_OR_RETURN(quantization, options.quantize(std::string(path)));
+  }
+  AQT_ASSIGN_OR_RETURN(
+      std::unique_ptr<TextEngine> engine,
+      TextEngine::Open(fs, path,
+                       {.config = quantization.config, .given = quantization.given, .engine = options.engine}));
+  if (const std::optional<models::Head>& head = engine->model().head(); head.has_value() && head->OfTokens()) {
+    return absl::UnimplementedError(
+        absl::StrCat(io::PrintableLine(path), " classifies tokens, which is not served; ", "`aqt run` prints them"));
+  }
   return std::make_shared<TextModel>(std::move(engine));
 }
 

@@ -84,6 +84,13 @@ absl::Status CheckFinite(absl::Span<const TextOutput> outputs) {
   return absl::OkStatus();
 }
 
+// The scores of an answer.
+std::vector<float> ScoresOf(const ServedModelInfo& info, const std::vector<float>& logits, bool raw) {
+  if (raw) return logits;
+  const auto usual = logits.size() == 1 ? models::ScoreFunction::kSigmoid : models::ScoreFunction::kSoftmax;
+  return models::Scores(logits, info.scores.value_or(usual));
+}
+
 absl::StatusOr<AnswerJson> RerankAnswer(const ApiContext& context, const std::string& body) {
   AQT_ASSIGN_OR_RETURN(const RerankRequest request, ReadRerank(context, body));
   AQT_ASSIGN_OR_RETURN(const auto model, FindModel(context, request.model, ModelTask::kScoring));
@@ -102,9 +109,8 @@ absl::StatusOr<AnswerJson> RerankAnswer(const ApiContext& context, const std::st
   for (const TextOutput& output : outputs) tokens += output.tokens;
   AnswerJson results = AnswerJson::array();
   for (const size_t i : absl::MakeConstSpan(order).subspan(0, count)) {
-    const double logit = outputs[i].values[0];
-    AnswerJson result = {{"index", i},
-                         {request.tei ? "score" : "relevance_score", request.raw_scores ? logit : Sigmoid(logit)}};
+    const float score = ScoresOf(model->info(), outputs[i].values, request.raw_scores)[0];
+    AnswerJson result = {{"index", i}, {request.tei ? "score" : "relevance_score", score}};
     if (request.return_documents && request.tei) result["text"] = request.documents[i];
     if (request.return_documents && !request.tei) result["document"] = {{"text", request.documents[i]}};
     results.push_back(std::move(result));
@@ -143,14 +149,8 @@ absl::StatusOr<ClassifyRequest> ReadClassify(const ApiContext& context, const st
   return request;
 }
 
-std::vector<double> Probabilities(const std::vector<float>& logits, bool raw) {
-  if (raw) return {logits.begin(), logits.end()};
-  if (logits.size() == 1) return {Sigmoid(logits[0])};
-  return Softmax(logits);
-}
-
 // [{"score", "label"}], the best first.
-AnswerJson TeiLabels(const std::vector<double>& scores, const std::vector<std::string>& labels) {
+AnswerJson TeiLabels(const std::vector<float>& scores, const std::vector<std::string>& labels) {
   std::vector<size_t> order(scores.size());
   std::iota(order.begin(), order.end(), size_t{0});
   absl::c_stable_sort(order, [&](size_t a, size_t b) { return scores[a] > scores[b]; });
@@ -171,7 +171,7 @@ absl::StatusOr<AnswerJson> ClassifyAnswer(const ApiContext& context, const std::
   int64_t tokens = 0;
   AnswerJson data = AnswerJson::array();
   for (size_t i = 0; i < outputs.size(); ++i) {
-    const std::vector<double> scores = Probabilities(outputs[i].values, request.raw_scores);
+    const std::vector<float> scores = ScoresOf(model->info(), outputs[i].values, request.raw_scores);
     tokens += outputs[i].tokens;
     if (request.tei) {
       data.push_back(TeiLabels(scores, labels));

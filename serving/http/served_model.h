@@ -13,6 +13,7 @@
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
+#include "aqt/models/head.h"
 
 namespace aqt::serving {
 
@@ -32,11 +33,13 @@ struct TensorPort {
 
 struct ServedModelInfo {
   ModelTask task = ModelTask::kEmbedding;
-  std::string architecture;                 // "bert"
-  int64_t max_length = 0;                   // in tokens; 0: there is no limit
-  int64_t width = 0;                        // the numbers of an answer
-  int64_t vocabulary = 0;                   // token ids are below it
-  std::vector<std::string> labels;          // for kClassification, one for each number
+  std::string architecture;         // "bert"
+  int64_t max_length = 0;           // in tokens; 0: there is no limit
+  int64_t width = 0;                // the numbers of an answer
+  int64_t vocabulary = 0;           // token ids are below it
+  std::vector<std::string> labels;  // for kClassification, one for each number
+  // From numbers to scores; unset: the sigmoid for one number, the softmax for several.
+  std::optional<models::ScoreFunction> scores;
   std::vector<TensorPort> inputs, outputs;  // for kTensors
   std::vector<std::string> notes;           // for whoever starts the server: doubtful points of the model's files
 };
