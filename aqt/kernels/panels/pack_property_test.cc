@@ -133,6 +133,21 @@ std::vector<T> RotatedRows(const Operand& src, int64_t block) {
   return rotated;
 }
 
+// The integers q [batch, rows, k] are in the panels, and at the offsets of their sources.
+void ExpectPacked(const Operand& src, const PanelFormat& format, const char* panels, const std::vector<int8_t>& qvalues,
+                  const int8_t* q) {
+  const int64_t rows = src.rows.Count(), k = src.k.Count();
+  for (int64_t b = 0; b < src.batch.Count(); ++b) {
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t i = 0; i < k; ++i, ++q) {
+        const char* matrix = panels + b * format.PackedBytes(rows, k);
+        ASSERT_EQ(ReferenceUnpack(format, matrix, k, r, i), *q) << b << " " << r << " " << i;
+        ASSERT_EQ(qvalues[src.batch.Offset(b) + src.rows.Offset(r) + src.k.Offset(i)], *q);
+      }
+    }
+  }
+}
+
 template <class T>
 void CheckOne(uint32_t seed) {
   SCOPED_TRACE("seed " + std::to_string(seed));
@@ -202,16 +217,7 @@ void CheckOne(uint32_t seed) {
       for (int64_t i = 0; i < scales; ++i) {
         ASSERT_TRUE(scale[i] == want_scale[i] || (std::isnan(scale[i]) && std::isnan(want_scale[i]))) << i;
       }
-      const int8_t* q = want.data();
-      for (int64_t b = 0; b < batch; ++b) {
-        for (int64_t r = 0; r < rows; ++r) {
-          for (int64_t i = 0; i < k; ++i, ++q) {
-            const char* matrix = panels.data() + b * format.PackedBytes(rows, k);
-            ASSERT_EQ(ReferenceUnpack(format, matrix, k, r, i), *q) << b << " " << r << " " << i;
-            ASSERT_EQ(qvalues[args.src.batch.Offset(b) + args.src.rows.Offset(r) + args.src.k.Offset(i)], *q);
-          }
-        }
-      }
+      ExpectPacked(args.src, format, panels.data(), qvalues, want.data());
     }
   }
 }

@@ -25,6 +25,7 @@
 #include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"
 #include "aqt/quant/config/config.h"
+#include "aqt/quant/numerics/numerics.h"
 #include "aqt/quant/text/config_proto.h"
 #include "aqt/testing/calibrations.h"
 #include "aqt/testing/random.h"
