@@ -148,6 +148,8 @@ std::vector<Hostile> HostileForms() {
       {"large chunk", chunked + "ffffffffffffffff\r\nhello\r\n0\r\n\r\n", 413},
       {"bare LF after a chunk size", chunked + "5\nhello\r\n0\r\n\r\n", 400},
       {"bare LF in an extension", chunked + "5;a\nb\r\nhello\r\n0\r\n\r\n", 400},
+      {"line break in an extension", chunked + "5;a=\"b\r\nhello\r\n0\r\n\r\n", 400},
+      {"line break in the last extension", chunked + "0;a=\"b\r\n\r\n\"\r\n\r\n", 400},
       {"chunk longer than its size", chunked + "5\r\nhello!\r\n0\r\n\r\n", 400},
       {"bare LF after a chunk", chunked + "5\r\nhello\n0\r\n\r\n", 400},
       {"bad trailer", chunked + "0\r\nno colon\r\n\r\n", 400},
