@@ -121,7 +121,8 @@ class Arrows(unittest.TestCase):
                  "reference": "config numerics tensor contraction"}
         serving = {"tools": "", "formats": "tools", "families": "tools formats", "plan": "tools formats families",
                    "convert": "tools formats families plan", "gguf": "tools formats families plan convert",
-                   "cli": "tools formats families plan convert gguf"}
+                   "engine": "tools", "http": "tools engine",
+                   "cli": "tools formats families plan convert gguf engine http"}
         for house, order in [("aqt/quant", quant), ("serving", serving)]:
             self.assertEqual(sorted(arrows.rooms_in(house)), sorted(f"{house}/{room}" for room in order))
             for room, below in order.items():
