@@ -261,7 +261,7 @@ class NativeDotGeneral(aqt_dot_general.DotGeneral):
         other_side, spec, lhs, rhs = other.info
         side = "rhs" if other_side == "lhs" else "lhs"
         result = _calls.gradient(spec, side, g, other.residuals, lhs, rhs, _keys(raw))
-        return jnp.transpose(result, _to_product(spec, side, result.ndim, other.x.ndim))
+        return jnp.transpose(result, _to_product(spec, side, result.ndim))
 
 
 def _register_like_aqt(cls: Any, values: list[str]) -> None:
@@ -281,11 +281,10 @@ def _primal(lhs: Any, rhs: Any, lhs_qt: Any, rhs_qt: Any, dimension_numbers: Any
     return out.astype(lhs.dtype), (saved.lhs.mt.qx, saved.rhs.mt.qx)
 
 
-def _to_product(spec: Spec, side: str, rank: int, other_rank: int) -> tuple[int, ...]:
+def _to_product(spec: Spec, side: str, rank: int) -> tuple[int, ...]:
     """The axes of an operand in the order in which AQT's product for its gradient has them."""
     contracting, batch = {"lhs": spec.dims[0], "rhs": spec.dims[1]}, {"lhs": spec.dims[2], "rhs": spec.dims[3]}
     other = "rhs" if side == "lhs" else "lhs"
-    del other_rank
     remaining = [axis for axis in range(rank) if axis not in contracting[side] + batch[side]]
     by_other = [contracting[side][i] for i in np.argsort(contracting[other])]
     return (*batch[side], *remaining, *by_other)

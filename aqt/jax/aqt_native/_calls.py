@@ -68,14 +68,14 @@ def _function(name: str, call: Callable[..., Any], batched: Callable[..., Any]) 
     return jax.jit(refusing, inline=True)
 
 
-def _one_by_one(function: Callable[..., Any], axis_size: int, is_batched: Sequence[bool], arrays: Sequence[Any]) -> Any:
+def _one_by_one(function: Callable[..., Any], is_batched: Sequence[bool], arrays: Sequence[Any]) -> Any:
     """The call for each entry of the axis, one after the other."""
 
     def body(entry: Any) -> Any:
         entries = iter(entry)
         return function(*(next(entries) if b else x for x, b in zip(arrays, is_batched)))
 
-    return jax.lax.map(body, tuple(x for x, b in zip(arrays, is_batched) if b)), axis_size
+    return jax.lax.map(body, tuple(x for x, b in zip(arrays, is_batched) if b))
 
 
 def _leading(array: Any, is_batched: bool, axis_size: int) -> Any:
@@ -115,8 +115,8 @@ def _forward_function(spec: Spec, lhs: str, rhs: str, lhs_form: str, rhs_form: s
         first_key = len(arrays) - num_keys
         level = _level(description["draws"], _FORWARD, is_batched[first_key:])
         if level is None or "tiling" in spec.config:
-            out, size = _one_by_one(function, axis_size, is_batched, arrays)
-            return out, tuple(bool(size) for _ in out)
+            out = _one_by_one(function, is_batched, arrays)
+            return out, (True,) * len(out)
         operands = [_leading(x, b, axis_size) for x, b in zip(arrays[:first_key], is_batched)]
         inner = _forward_function(spec.with_level(level), _with_axis(lhs, axis_size), _with_axis(rhs, axis_size), lhs_form,
                                   rhs_form, residuals)
@@ -183,8 +183,7 @@ def _gradient_function(spec: Spec, lhs: str, rhs: str, side: str) -> Any:
         first_key = len(arrays) - num_keys
         level = _level(description["draws"], positions, is_batched[first_key:])
         if level is None or "tiling" in spec.config:
-            out, size = _one_by_one(function, axis_size, is_batched, arrays)
-            return out, bool(size)
+            return _one_by_one(function, is_batched, arrays), True
         wide = spec.with_level(level)
         wide_lhs, wide_rhs = _with_axis(lhs, axis_size), _with_axis(rhs, axis_size)
         slots = _library.describe_contraction(wide.text, wide_lhs, wide_rhs, False)["residuals"]
@@ -230,9 +229,9 @@ def _quantize_function(spec: Spec, lhs: str, rhs: str, side: str) -> Any:
     def run(*arrays: Any) -> Any:
         return tuple(call(*arrays, **attributes))
 
-    def batched(axis_size: int, is_batched: Sequence[bool], *arrays: Any) -> Any:
-        out, size = _one_by_one(function, axis_size, is_batched, arrays)
-        return out, tuple(bool(size) for _ in out)
+    def batched(_: int, is_batched: Sequence[bool], *arrays: Any) -> Any:
+        out = _one_by_one(function, is_batched, arrays)
+        return out, (True,) * len(out)
 
     function = _function("the quantization of an operand", run, batched)
     return function
@@ -252,9 +251,8 @@ def quantize(spec: Spec, side: str, x: Any, other_text: str, key: Any) -> tuple[
 def _dequantize_function(result: str) -> Any:
     call = _library.ffi().ffi_call("aqt_jax_dequantize", struct_of(result), vmap_method="sequential")
 
-    def batched(axis_size: int, is_batched: Sequence[bool], *arrays: Any) -> Any:
-        out, size = _one_by_one(function, axis_size, is_batched, arrays)
-        return out, bool(size)
+    def batched(_: int, is_batched: Sequence[bool], *arrays: Any) -> Any:
+        return _one_by_one(function, is_batched, arrays), True
 
     function = _function("dequantization", lambda *arrays: call(*arrays), batched)
     return function
