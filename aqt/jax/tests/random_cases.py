@@ -88,7 +88,8 @@ def _set_abs_mean(rng, config):
 def _set_calibration(rng, config):
     po2 = _chance(rng, 0.4)
     if _chance(rng, 0.5):
-        factory = functools.partial(calibration.AbsMaxCalibration, clipping_scale=_pick(rng, (None, 0.5, 1.25)), po2_scale=po2)
+        factory = functools.partial(calibration.AbsMaxCalibration, clipping_scale=_pick(rng, (None, 0.5, 1.25)),
+                                    po2_scale=po2)
     else:
         factory = functools.partial(calibration.SnrBasedAutoCalibration, auto_clip_search_config=(0.5, 0.75, 1.0))
     for quantizer in quantizers(config):

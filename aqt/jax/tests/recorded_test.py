@@ -25,8 +25,8 @@ import recorded_config
 
 GOLDEN = pathlib.Path(__file__).resolve().parents[3] / "tests" / "golden" / "aqt"
 MATMUL = (((1,), (0,)), ((), ()))
-STORAGE = {"F32": np.float32, "BF16": ml_dtypes.bfloat16, "F16": np.float16, "I8": np.int8, "I32": np.int32, "U32": np.uint32,
-           "U8": np.uint8, "U16": np.uint16, "I64": np.int64, "F8_E4M3": ml_dtypes.float8_e4m3fn,
+STORAGE = {"F32": np.float32, "BF16": ml_dtypes.bfloat16, "F16": np.float16, "I8": np.int8, "I32": np.int32,
+           "U32": np.uint32, "U8": np.uint8, "U16": np.uint16, "I64": np.int64, "F8_E4M3": ml_dtypes.float8_e4m3fn,
            "F8_E5M2": ml_dtypes.float8_e5m2, "BOOL": np.bool_}
 
 
@@ -94,8 +94,10 @@ class Recorded(unittest.TestCase):
             with self.subTest(case["name"]):
                 inputs = inputs_of(case)
                 numbers = case["config"]["dimension_numbers"]
-                dims = ((numbers["lhs_contracting"], numbers["rhs_contracting"]), (numbers["lhs_batch"], numbers["rhs_batch"]))
-                dot_general = aqt_native.from_textproto(recorded_config.dot_general(with_observed_scale_dtypes(case), inputs))
+                dims = ((numbers["lhs_contracting"], numbers["rhs_contracting"]),
+                        (numbers["lhs_batch"], numbers["rhs_batch"]))
+                text = recorded_config.dot_general(with_observed_scale_dtypes(case), inputs)
+                dot_general = aqt_native.from_textproto(text)
                 if "key" in inputs:
                     dot_general = dot_general.set_context(inputs["key"])
                 for way in (run, jax.jit(run, static_argnums=(0, 2))):
