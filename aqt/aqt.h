@@ -45,6 +45,7 @@
 #include "aqt/nn/train/trainer.h"
 #include "aqt/nn/weights/weights_map.h"
 #include "aqt/nn/weights/weights_map_proto.h"
+#include "aqt/ops/attention/attention.h"
 #include "aqt/ops/contraction/contractions.h"
 #include "aqt/ops/functions.h"
 #include "aqt/quant/config/builders.h"

@@ -1,6 +1,5 @@
 #include "aqt/nn/layers/attention.h"
 
-#include <cmath>
 #include <variant>
 
 #include "absl/status/status.h"
@@ -12,6 +11,7 @@
 #include "aqt/graph/trace.h"
 #include "aqt/nn/layers/dense.h"
 #include "aqt/nn/layers/dropout.h"
+#include "aqt/ops/attention/attention.h"
 #include "aqt/ops/functions.h"
 #include "aqt/ops/scaling/low_precision.h"
 
@@ -73,26 +73,15 @@ Value DotProductAttention(const Value& query, const Value& key, const Value& val
   if (absl::Status status = CheckOperands(query, key, value); !status.ok()) {
     return Refuse(status, "dot_product_attention", {query, key, value}, where);
   }
-  const DType dtype = query.dtype(), wide = dtype == DType::kF64 ? dtype : DType::kF32;
-  const Value scaled = query / std::sqrt(static_cast<double>(query.dim(-1)));
-  Value scores;  // [batch, heads, queries, keys]
-  {
-    const NamedScope product("qk");
-    scores = ops::DotGeneral(
-        scaled, key, {.lhs_contracting = {3}, .rhs_contracting = {3}, .lhs_batch = {0, 2}, .rhs_batch = {0, 2}});
-  }
-  scores = ops::Cast(scores, wide);
-  if (options.bias.has_value()) scores = scores + ops::Cast(*options.bias, wide);
-  if (mask.has_value()) scores = ops::Select(*mask, scores, -MaxFinite(wide));
-  const Value weights = Dropout(ops::Cast(SoftmaxOf(scores, options.softmax), dtype), "weights",
-                                {.rate = options.dropout_rate, .train = options.train}, where);
-  Value result;  // [batch, heads, queries, out]
-  {
-    const NamedScope product("av");
-    result = ops::DotGeneral(
-        weights, value, {.lhs_contracting = {3}, .rhs_contracting = {1}, .lhs_batch = {0, 1}, .rhs_batch = {0, 2}});
-  }
-  return ops::Transpose(result, {0, 2, 1, 3});
+  const AttentionOperands operands{query, key, value, options.bias, mask};
+  const double rate = options.dropout_rate;
+  const bool drops = rate != 0 && (options.train || !(rate > 0 && rate < 1));
+  if (std::holds_alternative<std::monostate>(options.softmax) && !drops) return ops::Attention(operands, where);
+  const auto weights = [&](const Value& scores) {
+    return Dropout(ops::Cast(SoftmaxOf(scores, options.softmax), query.dtype()), "weights",
+                   {.rate = rate, .train = options.train}, where);
+  };
+  return ops::AttentionBy(operands, weights, where);
 }
 
 Value MultiHeadAttention(const Value& queries, const Value& keys_values, const std::optional<Value>& mask,

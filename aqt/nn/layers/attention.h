@@ -1,8 +1,9 @@
 #ifndef AQT_NN_LAYERS_ATTENTION_H_
 #define AQT_NN_LAYERS_ATTENTION_H_
 
-// Attention (Vaswani et al. 2017). Both products of the attention are dot_generals in their own scopes, "qk" and "av",
-// so that rules can quantize them like any other: scope: ".*/qk".
+// Attention (Vaswani et al. 2017). It is one operation, ops::Attention (ops/attention/attention.h). Its two products
+// are dot_generals in scopes of their own, "qk" and "av": a rule can quantize them like any other (scope: ".*/qk"), and
+// the operation is then replaced by its parts. So it is with a dropout of the weights, or another softmax.
 
 #include <cstdint>
 #include <optional>

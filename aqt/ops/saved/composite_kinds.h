@@ -7,6 +7,7 @@
 #include <tuple>
 #include <vector>
 
+#include "aqt/ops/attention/attention_op.h"
 #include "aqt/ops/contraction/aqt_dot_fields.h"
 #include "aqt/ops/contraction/contractions.h"
 #include "aqt/ops/contraction/opaque_fields.h"
@@ -52,7 +53,7 @@ inline const auto& CompositeKinds() {
       CompositeKind<Fp8ForwardFields>{"fp8_dot", {"fp8_dot", "fp8_dot_fwd"}},
       CompositeKind<Fp8BackwardFields>{"fp8_backward", {"fp8_dot_bwd"}},
       CompositeKind<SmallFloat>{"low_precision_sum", {"low_precision_sum"}},
-      CompositeKind<XlaSumFields>{"xla_sum", {"xla_sum"}});
+      CompositeKind<XlaSumFields>{"xla_sum", {"xla_sum"}}, CompositeKind<AttentionFields>{"attention", {"attention"}});
   return kinds;
 }
 

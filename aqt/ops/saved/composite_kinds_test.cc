@@ -170,7 +170,7 @@ bool ChangedComesBack(F fields, uint64_t seed) {
 std::map<std::string, CompositeOp> Composites() {
   std::map<std::string, CompositeOp> found;
   for (const char* name :
-       {"every_composite", "every_fp8_composite", "data_and_scale", "low_precision_sum", "xla_sum"}) {
+       {"every_composite", "every_fp8_composite", "data_and_scale", "low_precision_sum", "xla_sum", "attention"}) {
     std::ifstream file(absl::StrCat("aqt/ops/saved/testdata/", name, "_v1.aqtprog"), std::ios::binary);
     const std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
     const absl::StatusOr<Program> program = LoadProgram(bytes, ops::ProgramCodecs());

@@ -23,6 +23,7 @@
 #include "aqt/graph/saved/program_proto.h"
 #include "aqt/graph/trace.h"
 #include "aqt/graph/value.h"
+#include "aqt/ops/attention/attention.h"
 #include "aqt/ops/contraction/contraction_problems.h"
 #include "aqt/ops/contraction/opaque_ops.h"
 #include "aqt/ops/contraction/packed_contraction.h"
@@ -103,11 +104,29 @@ absl::StatusOr<Program> XlaSums() {
   return testing::TraceWith(fn, {Array::Of<float>({1.5f, -0.3f, 2, 7.25f, 0.01f, 3}, {2, 3})});
 }
 
+// One feature, and values of one bit: the bits of the sums do not depend on the target.
+absl::StatusOr<Program> Attentions() {
+  const auto fn = [](In in) {
+    AttentionOperands operands{in[0], in[1], in[1]};
+    Value sum = ops::Attention(operands);
+    operands.mask = ops::Less(in[2], 0.5);
+    sum = sum + ops::Attention(operands);
+    operands.bias = in[2];
+    sum = sum + ops::Attention(operands);
+    operands.mask.reset();
+    return Values{sum + ops::Attention(operands)};
+  };
+  const Array scores = Array::Of<float>({1, 0.25f, -2, 0, 0.5f, 3}, {2, 3});
+  return testing::TraceWith(fn, {Array::Of<float>({1.5f, -0.5f, 2, 0.75f}, {1, 2, 2, 1}),
+                                 Array::Of<float>({1, -1, 0.5f, 2, 0, -0.25f}, {1, 3, 2, 1}), scores});
+}
+
 // The names of composites that are newer than the first file.
 std::set<std::string> LaterNames() {
   std::set<std::string> names = CompositesOf(*DataAndScale());
   names.merge(CompositesOf(*LowPrecisionSums()));
   names.merge(CompositesOf(*XlaSums()));
+  names.merge(CompositesOf(*Attentions()));
   return names;
 }
 
@@ -170,6 +189,7 @@ TEST(CompositeProtoTest, EveryCompositeComesBack) {
   ASSERT_NO_FATAL_FAILURE(check(*ValueAndGrad(*DataAndScale(), {0})));
   ASSERT_NO_FATAL_FAILURE(check(*LowPrecisionSums()));
   ASSERT_NO_FATAL_FAILURE(check(*XlaSums()));
+  ASSERT_NO_FATAL_FAILURE(check(*Attentions()));
   EXPECT_EQ(seen, AllNames());
 }
 
@@ -387,6 +407,7 @@ TEST(CompositeProtoTest, OldFilesLoad) {
   ExpectOldFileLoads("low_precision_sum_v1", CompositesOf(*LowPrecisionSums()),
                      [] { return OnConstants({*LowPrecisionSums()}); });
   ExpectOldFileLoads("xla_sum_v1", CompositesOf(*XlaSums()), [] { return OnConstants({*XlaSums()}); });
+  ExpectOldFileLoads("attention_v1", CompositesOf(*Attentions()), [] { return OnConstants({*Attentions()}); });
 }
 
 }  // namespace

@@ -22,6 +22,7 @@
 #include "aqt/ops/contraction_dims.h"
 #include "aqt/quant/numerics/arith.h"
 #include "aqt/transforms/dce.h"
+#include "aqt/transforms/expand.h"
 
 namespace aqt {
 namespace {
@@ -283,9 +284,11 @@ std::string AmpReport::ToString() const {
   return text;
 }
 
-absl::StatusOr<Program> Amp(const Program& program, const AmpOptions& options, AmpReport* report) {
+absl::StatusOr<Program> Amp(const Program& given, const AmpOptions& options, AmpReport* report) {
   AQT_RETURN_IF_ERROR(CheckOptions(options));
   if (report != nullptr) *report = {};
+  // The policy has rules for its products and its exp.
+  AQT_ASSIGN_OR_RETURN(const Program program, Expand(given, {"attention"}));
   Transform transform(program, options, report);
   absl::StatusOr<Program> result = Trace(
       [&](absl::Span<const Value> args) {

@@ -100,7 +100,7 @@ Slot ScaleSlot(const Slot& slot) { return {slot.kind, absl::StrCat(slot.path, ":
 absl::StatusOr<Program> Scalify(const Program& original, const ScalifyOptions& options) {
   AQT_RETURN_IF_ERROR(CheckScaleDType(options.rules));
   AQT_RETURN_IF_ERROR(CheckInputs(original, options));
-  AQT_ASSIGN_OR_RETURN(const Program called, Expand(original, {"call"}));
+  AQT_ASSIGN_OR_RETURN(const Program called, Expand(original, {"call", "attention"}));
   AQT_ASSIGN_OR_RETURN(const Program program, WithoutEinsums(called));
   std::vector<Input> inputs = InputsOf(program);
   std::vector<std::pair<size_t, size_t>> scales;  // positions of the data and of the scale

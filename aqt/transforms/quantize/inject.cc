@@ -1,8 +1,10 @@
 #include "aqt/transforms/quantize/inject.h"
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -12,8 +14,11 @@
 #include "absl/strings/str_join.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/basic_ops.h"
+#include "aqt/graph/composite.h"
+#include "aqt/graph/composite_fields.h"
 #include "aqt/graph/depends_on.h"
 #include "aqt/graph/interpret/rewrite.h"
+#include "aqt/ops/attention/attention_op.h"
 #include "aqt/ops/contraction/contractions.h"
 #include "aqt/ops/contraction/quantized_dot.h"
 #include "aqt/ops/contraction_dims.h"
@@ -27,6 +32,37 @@ namespace {
 std::vector<bool> FromParams(const Program& program) {
   return DependsOnlyOn(program, [](const Slot& slot) {
     return slot.kind == SlotKind::kParam || slot.kind == SlotKind::kStat || slot.kind == SlotKind::kFrozen;
+  });
+}
+
+// The contractions inside an equation; empty unless it is an attention.
+std::vector<internal::InnerCandidate> InnerCandidates(const Program& program, const Equation& eqn,
+                                                      const std::vector<bool>& from_params) {
+  if (!FieldsOf<internal::AttentionFields>(eqn.op).has_value()) return {};
+  std::vector<Aval> avals;
+  std::vector<bool> origins;
+  for (const VarId var : eqn.in) {
+    avals.push_back(program.aval(var));
+    origins.push_back(from_params[var]);
+  }
+  return internal::CandidatesOfAttention(program.scope(eqn), avals, origins);
+}
+
+// The program in which each attention with a contraction that a rule quantizes is replaced by its parts.
+absl::StatusOr<Program> WithVisibleContractions(const Program& program, const InjectConfig& config,
+                                                const internal::RuleMatcher& matcher) {
+  const std::vector<bool> from_params = FromParams(program);
+  const auto is_quantized = [&](const internal::InnerCandidate& inner) {
+    const int rule = matcher.Find(inner.candidate);
+    return rule >= 0 && config.rules[rule].dot_general.has_value();
+  };
+  const auto expands = [&](const Equation& eqn) {
+    const std::vector<internal::InnerCandidate> inner = InnerCandidates(program, eqn, from_params);
+    return std::any_of(inner.begin(), inner.end(), is_quantized);
+  };
+  if (std::none_of(program.eqns.begin(), program.eqns.end(), expands)) return program;
+  return Rewrite(program, [&](const Equation& eqn, absl::Span<const Value> operands) {
+    return expands(eqn) ? std::get<CompositeOp>(eqn.op).impl->Expand(operands) : BindAgain(eqn, operands);
   });
 }
 
@@ -47,6 +83,9 @@ class Injector {
   }
 
   absl::StatusOr<std::vector<Value>> Rule(const Equation& eqn, absl::Span<const Value> operands) {
+    for (const auto& [candidate, avals] : InnerCandidates(program_, eqn, from_params_)) {
+      internal::AddContraction(config_, candidate, NameFor(candidate.scope), avals, matcher_.Find(candidate), report_);
+    }
     const std::optional<ContractionDims> dims = ContractionOf(eqn.op);
     if (!dims.has_value()) return BindAgain(eqn, operands);
     const internal::Candidate candidate{
@@ -171,9 +210,10 @@ class Injector {
 
 }  // namespace
 
-absl::StatusOr<Program> Inject(const Program& program, const InjectConfig& config, const SlotValues* frozen,
+absl::StatusOr<Program> Inject(const Program& given, const InjectConfig& config, const SlotValues* frozen,
                                InjectReport* report) {
   AQT_ASSIGN_OR_RETURN(internal::RuleMatcher matcher, internal::RuleMatcher::Make(config));
+  AQT_ASSIGN_OR_RETURN(const Program program, WithVisibleContractions(given, config, matcher));
   Injector injector(program, config, std::move(matcher), frozen);
   absl::StatusOr<Program> result = Rewrite(
       program, [&](const Equation& eqn, absl::Span<const Value> operands) { return injector.Rule(eqn, operands); });

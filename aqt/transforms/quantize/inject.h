@@ -12,7 +12,9 @@
 // A rule names the operations that it quantizes: "dot_general" by default, "conv", "ragged_dot" and "einsum"
 // (ops/contraction/contractions.h). lhs and rhs are the operands of the operation. For an einsum they are the operands
 // of its equation, in whichever order they are multiplied (QuantizedContraction says what is exchanged). A convolution
-// is quantized by dot_general.fwd, such as ConvGeneralDilatedMake gives; dlhs, drhs and a tiling are refused.
+// is quantized by dot_general.fwd, such as ConvGeneralDilatedMake gives; dlhs, drhs and a tiling are refused. An
+// attention (ops/attention/attention.h) has two dot_generals, in the scopes "qk" and "av" below its own. If a rule
+// quantizes one of them, the equation is replaced by its parts.
 //
 // Inject before taking gradients, so that each quantized contraction brings its own backward pass.
 

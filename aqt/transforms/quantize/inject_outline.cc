@@ -1,6 +1,8 @@
 #include "aqt/transforms/quantize/inject_outline.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -8,11 +10,15 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "aqt/core/aval.h"
+#include "aqt/core/dtype.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/ops/attention/attention_op.h"
 #include "aqt/ops/contraction/quantized_dot.h"
 #include "aqt/ops/contraction_dims.h"
 #include "aqt/transforms/quantize/inject_rules.h"
@@ -42,6 +48,20 @@ std::string ScopeOf(absl::string_view tail) {
   const size_t at = absl::StartsWith(tail, " {") ? tail.rfind("} @") : tail.find(" @");
   if (at == absl::string_view::npos) return "";
   return std::string(tail.substr(tail.find('@', at) + 1));
+}
+
+// The aval with this text, such as "f32[2,3]"; without axes if it is no such text.
+Aval AvalOf(absl::string_view text) {
+  const size_t bracket = text.find('[');
+  const std::optional<DType> dtype = DTypeFromString(text.substr(0, bracket));
+  if (bracket == absl::string_view::npos || !dtype.has_value() || !absl::ConsumeSuffix(&text, "]")) return {};
+  Aval aval{*dtype, {}};
+  for (const absl::string_view extent : absl::StrSplit(text.substr(bracket + 1), ',', absl::SkipEmpty())) {
+    int64_t number = 0;
+    if (!absl::SimpleAtoi(extent, &number)) return {};
+    aval.shape.push_back(number);
+  }
+  return aval;
 }
 
 class Outline {
@@ -78,6 +98,7 @@ class Outline {
     if (!rest.empty())
       return absl::InvalidArgumentError(
           absl::StrCat("declares \"", rest.as_string(), "\", expected %number: dtype[shape]"));
+    if (op == internal::kAttentionName) AddAttention(used, ScopeOf(tail));
     if (ValidateKind(op).ok()) return AddContraction(op, used, ScopeOf(tail));
     return absl::OkStatus();
   }
@@ -96,6 +117,19 @@ class Outline {
     internal::AddContraction(config_, candidate, ContractionName(candidate.scope, ordinals_[candidate.scope]++),
                              absl::StrJoin(operands, ", ", aval), matcher_.Find(candidate), report_);
     return absl::OkStatus();
+  }
+
+  void AddAttention(const std::vector<Variable>& operands, const std::string& scope) {
+    std::vector<Aval> avals;
+    std::vector<bool> from_params;
+    for (const Variable& operand : operands) {
+      avals.push_back(AvalOf(operand.aval));
+      from_params.push_back(operand.from_params);
+    }
+    for (const auto& [candidate, sides] : internal::CandidatesOfAttention(scope, avals, from_params)) {
+      internal::AddContraction(config_, candidate, ContractionName(candidate.scope, ordinals_[candidate.scope]++),
+                               sides, matcher_.Find(candidate), report_);
+    }
   }
 
   const InjectConfig& config_;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/ops/attention/attention_op.h"
 #include "aqt/ops/contraction_dims.h"
 #include "aqt/quant/tensor/calibration.h"
 #include "re2/re2.h"
@@ -81,6 +82,20 @@ std::string DescribeSide(const InjectConfig& config, const InjectRule& rule, Sid
   const QuantMode mode = ModeOf(config, is_lhs ? rule.lhs_mode : rule.rhs_mode, tensor, from_params);
   return absl::StrCat(Describe(tensor.quantizer.numerics), mode == QuantMode::kTrain ? "" : " in ",
                       mode == QuantMode::kTrain ? "" : ToString(mode));
+}
+
+std::vector<InnerCandidate> CandidatesOfAttention(absl::string_view scope, absl::Span<const Aval> operands,
+                                                  const std::vector<bool>& from_params) {
+  std::vector<InnerCandidate> candidates;
+  for (const InnerContraction& inner : ContractionsOfAttention(operands)) {
+    const auto all = [&](const std::vector<int>& from) {
+      return std::all_of(from.begin(), from.end(), [&](int operand) { return from_params[operand]; });
+    };
+    const std::string own_scope = scope.empty() ? inner.scope : absl::StrCat(scope, "/", inner.scope);
+    candidates.push_back({{"dot_general", own_scope, {all(inner.lhs_from), all(inner.rhs_from)}},
+                          absl::StrCat(inner.lhs.ToString(), ", ", inner.rhs.ToString())});
+  }
+  return candidates;
 }
 
 void AddContraction(const InjectConfig& config, const Candidate& candidate, std::string name, std::string operands,

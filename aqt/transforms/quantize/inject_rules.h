@@ -11,6 +11,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "aqt/core/aval.h"
 #include "aqt/quant/config/config.h"
 #include "aqt/quant/config/state_arrays.h"
 #include "aqt/transforms/quantize/inject.h"
@@ -48,6 +50,15 @@ QuantMode ModeOf(const InjectConfig& config, const std::optional<QuantMode>& mod
 
 // The effect of `rule` on a side: "int8:s8", "int8:s8 in QUANT_MODE_CONVERT", "float".
 std::string DescribeSide(const InjectConfig& config, const InjectRule& rule, Side side, bool from_params);
+
+// The contractions inside an equation "attention" in this scope, as candidates. `from_params` tells which of its
+// operands depend only on parameters, frozen inputs and constants. Empty if the operands are not those of an attention.
+struct InnerCandidate {
+  Candidate candidate;
+  std::string operands;  // InjectReport::Contraction::operands
+};
+std::vector<InnerCandidate> CandidatesOfAttention(absl::string_view scope, absl::Span<const Aval> operands,
+                                                  const std::vector<bool>& from_params);
 
 // Adds a contraction to a report.
 void AddContraction(const InjectConfig& config, const Candidate& candidate, std::string name, std::string operands,
