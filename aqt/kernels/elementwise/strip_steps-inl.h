@@ -8,6 +8,7 @@
 #define AQT_KERNELS_ELEMENTWISE_STRIP_STEPS_INL_H_
 #endif
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
@@ -483,8 +484,10 @@ struct SumRowStep {
   static HWY_INLINE void Run(const PlacedStep& step, Memory& memory, const Part& part, Strip& a) {
     float* const lanes = reinterpret_cast<float*>(step.x.memory);
     if (kFull) return AddToLanes(a, part.column, lanes);
+    // A zero beyond the end changes no lane: none is -0, since each starts as +0.
     Store(a, memory.parts[0]);
-    for (int64_t i = 0; i < part.count; ++i) lanes[(part.column + i) % kSumLanes] += memory.parts[0][i];
+    std::fill(memory.parts[0] + part.count, memory.parts[0] + kStrip, 0.0f);
+    AddToLanes(Load(memory.parts[0]), part.column, lanes);
   }
 };
 
