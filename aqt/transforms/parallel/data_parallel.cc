@@ -13,10 +13,12 @@
 #include "aqt/core/array.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/composite.h"
+#include "aqt/graph/composite_fields.h"
 #include "aqt/graph/context.h"
 #include "aqt/graph/interpret/interpret.h"
 #include "aqt/graph/interpret/rewrite.h"
 #include "aqt/graph/trace.h"
+#include "aqt/ops/attention/attention_op.h"
 #include "aqt/ops/contraction/aqt_dot_cut.h"
 #include "aqt/transforms/dce.h"
 #include "aqt/transforms/expand.h"
@@ -66,14 +68,17 @@ absl::StatusOr<std::vector<bool>> DividedInputs(const Program& program, int proc
   return divided;
 }
 
-// Expands all composites except quantized contractions, whose products of rows need no expansion.
+bool IsAttention(const Op& op) { return FieldsOf<internal::AttentionFields>(op).has_value(); }
+
+// Expands all composites except quantized contractions and attention, whose rows need no expansion.
 absl::StatusOr<Program> ExpandOthers(Program program) {
   while (true) {
     std::vector<std::string> names;
     for (const Equation& eqn : program.eqns) {
       const auto* composite = std::get_if<CompositeOp>(&eqn.op);
       const bool expands = composite != nullptr && composite->impl->has_expansion();
-      if (expands && !internal::IsQuantizedContraction(eqn.op)) names.push_back(composite->impl->Name());
+      if (expands && !internal::IsQuantizedContraction(eqn.op) && !IsAttention(eqn.op))
+        names.push_back(composite->impl->Name());
     }
     if (names.empty()) return program;
     AQT_ASSIGN_OR_RETURN(program, Expand(program, names));
@@ -128,7 +133,7 @@ absl::StatusOr<std::vector<Part>> RunParts(const Program& program, const Partiti
     std::vector<Aval> out;
     for (const VarId var : eqn.out) out.push_back(program.aval(var));
     const auto* composite = std::get_if<CompositeOp>(&eqn.op);
-    const bool expands = composite != nullptr && composite->impl->has_expansion();
+    const bool expands = composite != nullptr && composite->impl->has_expansion() && !IsAttention(eqn.op);
     return expands ? ApplyContraction(*composite, partition, in, out) : partition.Apply(eqn.op, in, out);
   };
   return Interpret<Part>(program, args, whole, apply);

@@ -25,6 +25,7 @@
 #include "aqt/graph/op.h"
 #include "aqt/graph/program.h"
 #include "aqt/graph/trace.h"
+#include "aqt/ops/attention/attention.h"
 #include "aqt/ops/collective/collective_ops.h"
 #include "aqt/quant/config/builders.h"
 #include "aqt/quant/config/config.h"
@@ -203,6 +204,15 @@ std::vector<Case> Cases() {
          return Values{ops::Slice(in[0], {0, 0}, {1, 6})};
        },
        {x},
+       1,
+       0},
+      {"attention",
+       [](In in) {
+         const Value mask = ops::Less(in[2], 5.0);
+         return Values{
+             ops::Attention({.query = in[0], .key = in[0], .value = ops::Exp(in[0]), .bias = in[1], .mask = mask})};
+       },
+       {Floats({kRows, 3, 2, 4}, 11), Floats({1, 2, 3, 3}, 12), Ints(DType::kS32, {kRows, 1, 1, 3}, 13)},
        1,
        0},
       {"sums up to a row", [](In in) { return Values{ops::CumulativeSum(in[0], 0)}; }, {x}, 1, 0},

@@ -67,7 +67,7 @@ class Partition {
 // partition_rules.cc says how each operation is cut.
 std::optional<Part> CutOperation(const Partition& partition, const Op& op, absl::Span<const Part> in, const Aval& out);
 
-// The same for opaque operations of a quantized contraction.
+// The same for opaque operations of a quantized contraction, and for attention.
 std::optional<Part> CutComposite(const Partition& partition, const CompositeOp& op, absl::Span<const Part> in,
                                  const Aval& out);
 

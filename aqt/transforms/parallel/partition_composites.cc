@@ -1,5 +1,5 @@
-// Cuts the opaque operations of a quantized contraction along the batch. Those without a rule here run on the gathered
-// batch.
+// Cuts the opaque operations of a quantized contraction, and attention, along the batch. Those without a rule here run
+// on the gathered batch.
 
 #include <cstdint>
 #include <numeric>
@@ -12,6 +12,7 @@
 #include "aqt/graph/basic_ops.h"
 #include "aqt/graph/bind_one.h"
 #include "aqt/graph/composite_fields.h"
+#include "aqt/ops/attention/attention_op.h"
 #include "aqt/ops/contraction/opaque_fields.h"
 #include "aqt/quant/config/calibrations.h"
 #include "aqt/quant/config/config.h"
@@ -50,10 +51,23 @@ Result Rule(const Partition& partition, const CompositeOp& composite, const Scal
   return Part{BindOne(composite, {in[0].value}), out, axis};
 }
 
+// An entry of the batch needs only its own operands.
+Result Rule(const Partition& partition, const CompositeOp& composite, const AttentionFields&, In in, const Aval& out) {
+  std::vector<Value> operands;
+  for (const Part& part : in) {
+    if (part.axis.has_value() && *part.axis != 0) return std::nullopt;
+    operands.push_back(part.whole.shape[0] == 1 ? part.value : partition.Cut(part, 0));
+  }
+  return Part{BindOne(composite, operands), out, 0};
+}
+
 }  // namespace
 
 std::optional<Part> CutComposite(const Partition& partition, const CompositeOp& op, absl::Span<const Part> in,
                                  const Aval& out) {
+  if (const std::optional<AttentionFields> attention = FieldsOf<AttentionFields>(*op.impl)) {
+    return Rule(partition, op, *attention, in, out);
+  }
   const std::optional<QvalueFields> qvalue = FieldsOf<QvalueFields>(*op.impl);
   const std::optional<ScaleFields> scale = FieldsOf<ScaleFields>(*op.impl);
   if ((!qvalue.has_value() && !scale.has_value()) || !in[0].axis.has_value()) return std::nullopt;
