@@ -46,24 +46,35 @@ def _run(function: str, source: _Path, output: _Path, dtype: list[int], watch: _
     options.progress = watch.function
     report: list[str] = []
     errors: list[BaseException] = []
-    finished = threading.Event()  # an interrupted Thread.join of Python 3.11 takes the thread for ended
+    go, finished = threading.Event(), threading.Event()
 
     def work() -> None:
+        go.wait()
         try:
-            report.append(_library.text(function, _path(source, "source"), _path(output, "output"), *dtype,
-                                        ctypes.byref(options)))
+            if watch.raised is None:
+                report.append(_library.text(function, _path(source, "source"), _path(output, "output"), *dtype,
+                                            ctypes.byref(options)))
         except BaseException as error:  # pylint: disable=broad-exception-caught
             errors.append(error)
         finally:
             finished.set()
 
-    # Only the main thread receives interrupts, and only while it runs Python: so the work is on another one.
-    threading.Thread(target=work, name="aqt_native").start()
+    # Only the main thread receives interrupts, and only while it runs Python: so the work is on another one. An interrupt may
+    # come anywhere here; it is not known whether one in start() comes before the thread exists.
+    try:
+        threading.Thread(target=work, name="aqt_native", daemon=True).start()
+        go.set()
+        finished.wait()
+    except BaseException as error:  # pylint: disable=broad-exception-caught
+        watch.raised = error  # the next report of progress ends the work
+        if not go.is_set():
+            go.set()  # the thread, if there is one, does nothing
+            raise
     while not finished.is_set():
         try:
             finished.wait()
         except BaseException as error:  # pylint: disable=broad-exception-caught
-            watch.raised = error  # the next report of progress ends the work
+            watch.raised = error
     if watch.raised is not None:
         raise watch.raised
     if errors:
