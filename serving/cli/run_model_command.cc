@@ -140,22 +140,29 @@ class Answers {
   size_t count_ = 0;
 };
 
+// Texts that were handed in. Those that still wait at the end, after an error or an interrupt, are not computed.
+struct Ahead {
+  ~Ahead() {
+    for (const TextTicket& ticket : tickets) ticket.Cancel();
+  }
+  std::deque<TextTicket> tickets;
+};
+
 // Hands the texts in ahead of their answers. Stops early if nobody reads the output any more.
 absl::Status RunTexts(const std::vector<GivenText>& texts, TextEngine& engine, const Console& console,
                       Progress& progress, Answers& answers) {
-  std::deque<TextTicket> ahead;
+  Ahead ahead;
   size_t next = 0;
   for (size_t done = 0; done < texts.size() && console.out; ++done) {
-    for (; next < texts.size() && ahead.size() < kTextsAhead; ++next) {
-      ahead.push_back(engine.SubmitWhenRoom({.text = texts[next].text, .second = texts[next].second}));
+    for (; next < texts.size() && ahead.tickets.size() < kTextsAhead; ++next) {
+      ahead.tickets.push_back(engine.SubmitWhenRoom({.text = texts[next].text, .second = texts[next].second}));
     }
-    const absl::StatusOr<TextAnswer> answer = ahead.front().Wait();
-    ahead.pop_front();
+    const absl::StatusOr<TextAnswer> answer = ahead.tickets.front().Wait();
+    ahead.tickets.pop_front();
     AQT_RETURN_IF_ERROR(CheckCancelled(console.interrupted));
     AQT_RETURN_IF_ERROR(answers.Add(texts[done], answer));
     progress.Add(texts[done].bytes(), absl::StrCat("text ", done + 1));
   }
-  for (const TextTicket& ticket : ahead) ticket.Cancel();
   return absl::OkStatus();
 }
 
