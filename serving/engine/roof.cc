@@ -21,12 +21,12 @@
 namespace aqt::serving {
 namespace {
 
-constexpr int64_t kRows = 1024;
 constexpr double kSeconds = 0.2;
 
-// Products per second of x w with square matrices of ones; w is packed beforehand where programs do this.
-absl::StatusOr<double> Rate(DType dtype, Executor* executor) {
-  const Aval aval = {dtype, {kRows, kRows}};
+// Products per second of x w with square matrices of ones, of this number of rows. w is packed beforehand where programs
+// do this.
+absl::StatusOr<double> Rate(DType dtype, int64_t rows, Executor* executor) {
+  const Aval aval = {dtype, {rows, rows}};
   const Slot x{SlotKind::kData, "x"}, w{SlotKind::kParam, "w"};
   const auto product = [&](absl::Span<const Value> in) {
     return std::vector<Value>{
@@ -48,7 +48,7 @@ absl::StatusOr<double> Rate(DType dtype, Executor* executor) {
     AQT_RETURN_IF_ERROR(prepared.executable(0).Run({ones}).status());
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     all += seconds;
-    if (i > 0) best = std::max(best, static_cast<double>(kRows * kRows * kRows) / std::max(seconds, 1e-9));
+    if (i > 0) best = std::max(best, static_cast<double>(rows * rows * rows) / std::max(seconds, 1e-9));
   }
   return best;
 }
@@ -71,8 +71,8 @@ absl::StatusOr<Products> ProductsOf(const Program& program) {
 
 absl::StatusOr<Products> MeasureRoof(Executor* executor) {
   Products roof;
-  AQT_ASSIGN_OR_RETURN(roof.integer, Rate(DType::kS8, executor));
-  AQT_ASSIGN_OR_RETURN(roof.floating, Rate(DType::kF32, executor));
+  AQT_ASSIGN_OR_RETURN(roof.integer, Rate(DType::kS8, 1024, executor));
+  AQT_ASSIGN_OR_RETURN(roof.floating, Rate(DType::kF32, 512, executor));
   return roof;
 }
 
