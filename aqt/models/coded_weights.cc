@@ -188,6 +188,7 @@ absl::StatusOr<std::string> CodedWeights::Add(const nn::WeightPlace& place, cons
     layout.lhs.push_back(product.dims.lhs_contracting[std::find(rhs.begin(), rhs.end(), axis) - rhs.begin()]);
   }
   const int64_t group = columns / groups;
+  if (codes.bits < 2) return "they have 1 bit";
   if (!layout.SetGroup(group)) return "their groups do not divide the heads";
   if (group > kMaxTerms) return "their rows are too long for sums of 32 bits";
 

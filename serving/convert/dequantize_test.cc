@@ -1,6 +1,7 @@
 // `aqt dequantize` and --allow-requantize, on small hand-made checkpoints.
 
 #include <algorithm>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "aqt/core/array_ops.h"
 #include "aqt/io/file.h"
 #include "aqt/io/tensors/checkpoint.h"
+#include "aqt/native/native_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "serving/convert/convert_job.h"
@@ -64,6 +66,37 @@ class DequantizeTest : public JobTest {
   }
   const io::FileSystem& fs_ = io::LocalFileSystem();
 };
+
+// The output is a float checkpoint, which can be converted; the metadata no longer describe the weights.
+TEST_F(DequantizeTest, OurNativeLayout) {
+  native::NativeFile file;
+  native::NativeWeight& weight = file.weights["fc.weight"];
+  weight.tensor.qvalue = Array::FromSpan<int8_t>(std::vector<int8_t>(64, 3), {4, 16});
+  weight.tensor.scale = {Array::Of<float>({0.5f, 1, 2, 0.25f}, {4, 1})};
+  weight.bits = 3;
+  weight.contracting = {1};
+  weight.remaining = {0};
+  file.tensors = {{"fc.bias", Array::Of<float>({1, 2, 3, 4}, {4})}};
+  ASSERT_TRUE(native::WriteNative(fs_, At("in.safetensors"), file).ok());
+  ConvertJob job = Dequantize(DType::kF32);
+  job.input = At("in.safetensors");
+  job.output = At("out.safetensors");
+  const absl::StatusOr<ConvertReport> report = RunConvertJob(fs_, job);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(report->num_dequantized, 1);
+  EXPECT_EQ(report->input_format, "AQT native");
+  const io::Checkpoint out = *io::Checkpoint::Open(fs_, job.output);
+  EXPECT_TRUE(BitEqual(*out.ReadArray("fc.weight"), *weight.tensor.Dequantize()));
+  EXPECT_TRUE(BitEqual(*out.ReadArray("fc.bias"), file.tensors.at("fc.bias")));
+  EXPECT_FALSE(native::IsNative(out));
+
+  ConvertJob again = Job("schema: 1 rule { match: '.*' quantize { weights { num_bits: 8 per_channel {} } } }");
+  again.input = At("in.safetensors");
+  again.output = At("int8.safetensors");
+  EXPECT_THAT(RunConvertJob(fs_, again).status().message(), HasSubstr("native layout"));
+  again.allow_requantize = true;
+  EXPECT_EQ(RunConvertJob(fs_, again)->num_quantized, 1);
+}
 
 TEST_F(DequantizeTest, WritesAFloatCheckpoint) {
   WriteFp8(At("in"));

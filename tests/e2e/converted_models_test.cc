@@ -25,6 +25,7 @@
 namespace aqt::serving {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -299,6 +300,21 @@ TEST_F(ConvertedModels, ProductsWithQuantizedInputsAreThoseOfTheMultipliedOutWei
     EXPECT_GT(quantization, 1e-3);
     EXPECT_LE(Difference(got, want), quantization / 4);
   }
+}
+
+// Tables are looked up in floating point, with the values that the integers stand for.
+TEST_F(ConvertedModels, EmbeddingsAreMultipliedOut) {
+  WriteText(At("config.textproto"), R"(schema: 1 default_ignore: false
+      rule { match: '.*' quantize { weights { num_bits: 8 per_channel {} } } on_unsuitable: ON_UNSUITABLE_KEEP_FLOAT })");
+  RecipeSource recipe;
+  recipe.config_file = At("config.textproto");
+  const std::string folder = absl::StrCat(kGolden, "distilbert");
+  const absl::StatusOr<models::EncoderModel> converted = Converted(folder, recipe);
+  ASSERT_TRUE(converted.ok()) << converted.status();
+  EXPECT_EQ(NumCoded(*converted), 12);
+  EXPECT_THAT(converted->notes(),
+              Contains(AllOf(HasSubstr("not the right operand of one product"), HasSubstr("word_embeddings.weight"))));
+  ExpectSame(*converted, *QuantizedOnLoad(folder, recipe));
 }
 
 TEST_F(ConvertedModels, ErrorsNameTheirCause) {
