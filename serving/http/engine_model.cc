@@ -46,7 +46,8 @@ class TextModel final : public ServedModel {
     info_.vocabulary = engine_->model().facts().vocabulary;
     info_.notes = engine_->model().notes();
     if (!head.has_value()) return;
-    info_.task = head->cross_encoder && head->labels.size() == 1 ? ModelTask::kScoring : ModelTask::kClassification;
+    // Rerankers are not always marked as cross-encoders.
+    info_.task = head->labels.size() == 1 ? ModelTask::kScoring : ModelTask::kClassification;
     info_.width = static_cast<int64_t>(head->labels.size());
     info_.labels = head->labels;
     info_.scores = head->scores;

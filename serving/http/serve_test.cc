@@ -22,6 +22,7 @@
 #include "aqt/graph/saved/program_proto.h"
 #include "aqt/graph/trace.h"
 #include "aqt/io/file.h"
+#include "aqt/models/text_classifier.h"
 #include "aqt/models/text_embedder.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -143,6 +144,23 @@ TEST_F(ServeTest, TokenIdsAndLongTexts) {
     EXPECT_EQ(ask(input, ", \"truncate\": true").status, 200);
   }
   EXPECT_THAT(ask(absl::StrCat("[\"w5\", ", text, "]")).body, HasSubstr("text 1: This model's"));
+}
+
+TEST_F(ServeTest, HeadsDecideTheTask) {
+  const std::string folder = "tests/golden/models/";
+  Start({.models = {folder + "bert_classes", folder + "bert_pairs"}});
+  const auto classes = models::TextClassifier::Open(io::LocalFileSystem(), folder + "bert_classes");
+  const auto pairs = models::TextClassifier::Open(io::LocalFileSystem(), folder + "bert_pairs");
+  ASSERT_TRUE(classes.ok() && pairs.ok()) << classes.status() << pairs.status();
+  TestClient client(port_);
+  const ClientResponse labels =
+      client.Post("/classify", R"({"model": "bert_classes", "input": "w7 w8", "raw_scores": true})");
+  ASSERT_EQ(labels.status, 200) << labels.body;
+  EXPECT_EQ(Json::parse(labels.body)["data"][0]["probs"].get<std::vector<float>>(), classes->Classify("w7 w8")->logits);
+  const ClientResponse scores =
+      client.Post("/rerank", R"({"model": "bert_pairs", "query": "w7", "texts": ["w8 w9"], "raw_scores": true})");
+  ASSERT_EQ(scores.status, 200) << scores.body;
+  EXPECT_EQ(Json::parse(scores.body)[0]["score"].get<float>(), pairs->Classify("w7", "w8 w9")->logits[0]);
 }
 
 TEST_F(ServeTest, ASavedProgramIsAModel) {
