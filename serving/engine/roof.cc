@@ -23,8 +23,8 @@ namespace {
 
 constexpr double kSeconds = 0.2;
 
-// Products per second of x w with square matrices of ones, of this number of rows. w is packed beforehand where programs
-// do this.
+// Products per second of x w with square matrices of ones, of this number of rows. w is packed beforehand where
+// programs do this.
 absl::StatusOr<double> Rate(DType dtype, int64_t rows, Executor* executor) {
   const Aval aval = {dtype, {rows, rows}};
   const Slot x{SlotKind::kData, "x"}, w{SlotKind::kParam, "w"};
