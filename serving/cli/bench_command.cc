@@ -132,7 +132,7 @@ absl::StatusOr<Measurement> Measure(TextEngine& engine, const BenchShape& shape,
 
 // The products of a shape, as they are computed; unset if that cannot be found without the weights.
 std::optional<Products> ProductsOfShape(const TextEngine& engine, const InjectConfig& config, const BenchShape& shape) {
-  const absl::StatusOr<Program> program = engine.model().EmbeddingProgram(shape.texts, shape.tokens);
+  const absl::StatusOr<Program> program = engine.model().OutputProgram(shape.texts, shape.tokens);
   if (!program.ok()) return std::nullopt;
   const absl::StatusOr<Program> quantized = Inject(*program, config);
   if (!quantized.ok()) return std::nullopt;
