@@ -1,7 +1,6 @@
 #include "aqt/stored/stored_config.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -11,31 +10,17 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "aqt/core/status_macros.h"
-#include "aqt/io/json.h"
+#include "aqt/io/json_object-inl.h"
 #include "aqt/io/printable.h"
-#include "nlohmann/json.hpp"
 
 namespace aqt::stored {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using io::AsInt64;
+using io::At;
+using io::Json;
 
-constexpr int kMaxDepth = 64;
 constexpr int64_t kMaxConfigBytes = 64 << 20;
-
-absl::StatusOr<Json> ParseObject(absl::string_view text) {
-  AQT_ASSIGN_OR_RETURN(const io::JsonObjectText object, io::ScanJsonObject(text, kMaxDepth));
-  Json json = Json::parse(object.standard, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return absl::InternalError("valid JSON could not be read");
-  return json;
-}
-
-const Json& At(const Json& object, const char* key) {
-  static const Json* const null = new Json();
-  if (!object.is_object()) return *null;
-  const auto it = object.find(key);
-  return it == object.end() ? *null : *it;
-}
 
 // The first of the keys that has a value.
 std::pair<const char*, const Json*> FirstOf(const Json& object, std::initializer_list<const char*> keys) {
@@ -48,14 +33,6 @@ std::pair<const char*, const Json*> FirstOf(const Json& object, std::initializer
 absl::Status Wrong(absl::string_view where, absl::string_view key, const Json& value, absl::string_view expected) {
   return absl::InvalidArgumentError(
       absl::StrCat(where, ": ", key, " is ", io::Printable(value.dump()), "; expected ", expected));
-}
-
-std::optional<int64_t> AsInt64(const Json& value) {
-  if (!value.is_number_integer()) return std::nullopt;
-  if (value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()}) {
-    return std::nullopt;
-  }
-  return value.get<int64_t>();
 }
 
 // Reads the fields of one object. The first mistake is kept.
@@ -336,7 +313,7 @@ bool WeightGroup::SameScheme(const WeightGroup& other) const {
 }
 
 absl::StatusOr<StoredConfig> ParseStoredConfig(absl::string_view text, absl::string_view where) {
-  const absl::StatusOr<Json> parsed = ParseObject(text);
+  const absl::StatusOr<Json> parsed = io::ParseJsonObject(text);
   if (!parsed.ok()) return absl::InvalidArgumentError(absl::StrCat(where, ": ", parsed.status().message()));
   // ModelOpt's own file has everything in `quantization`.
   const Json& json = At(*parsed, "quantization").is_object() ? At(*parsed, "quantization") : *parsed;
@@ -367,7 +344,7 @@ absl::StatusOr<StoredConfig> ParseStoredConfig(absl::string_view text, absl::str
 }
 
 absl::StatusOr<std::string> FindQuantizationConfig(absl::string_view text) {
-  AQT_ASSIGN_OR_RETURN(const Json json, ParseObject(text));
+  AQT_ASSIGN_OR_RETURN(const Json json, io::ParseJsonObject(text));
   const Json* const found = FindQuantization(json);
   return found == nullptr ? std::string() : found->dump();
 }

@@ -10,10 +10,14 @@
 #include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
 #include "aqt/core/status_macros.h"
-#include "serving/formats/json_object-inl.h"
+#include "aqt/io/json_object-inl.h"
 
 namespace aqt::serving {
 namespace {
+
+using io::At;
+using io::Json;
+using io::ParseJsonObject;
 
 constexpr int kMaxNesting = 4;  // of parts
 

@@ -16,18 +16,23 @@
 #include "absl/strings/str_split.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/io/json.h"
+#include "aqt/io/json_object-inl.h"
 #include "aqt/io/printable.h"
 #include "nlohmann/json.hpp"
-#include "serving/formats/json_object-inl.h"
 #include "serving/formats/named_schemes.h"
 #include "serving/formats/weight_formats.h"
 
 namespace aqt::serving {
 namespace {
 
+using io::AsInt64;
+using io::At;
+using io::Json;
+using io::kMaxJsonDepth;
+using io::ParseJsonObject;
+
 // A wider indentation is not copied: it would be written some hundred times.
 constexpr size_t kMaxIndent = 16;
-constexpr uint64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
 // The version of the package whose layout and field names are written.
 constexpr char kLayoutVersion[] = "0.20.0";
 
@@ -53,13 +58,6 @@ absl::Status CheckFields(absl::string_view where, const Json& object, std::initi
     }
   }
   return absl::OkStatus();
-}
-
-// Null unless it is an integer that fits.
-std::optional<int64_t> AsInt64(const Json& value) {
-  if (!value.is_number_integer()) return std::nullopt;
-  if (value.is_number_unsigned() && value.get<uint64_t>() > kMaxInt64) return std::nullopt;
-  return value.get<int64_t>();
 }
 
 absl::StatusOr<int64_t> Int(absl::string_view where, const Json& object, const char* key, int64_t otherwise) {
