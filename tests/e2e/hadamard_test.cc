@@ -165,7 +165,7 @@ TEST(HadamardPreset, RotatesProductsWithWeights) {
   for (const absl::string_view line : absl::StrSplit(ToText(injected), '\n')) {
     if (absl::StrContains(line, "aqt_dot_general")) rotated.push_back(absl::StrContains(line, "hadamard=64"));
   }
-  EXPECT_EQ(rotated, (std::vector<bool>{true, true, false}));
+  EXPECT_EQ(rotated, (std::vector<bool>{true, true}));
 }
 
 // Trained, served from frozen weights, and with packed weights: the same bits.

@@ -201,7 +201,7 @@ TEST(InjectProtoTest, PresetsAreWhatCppBuilds) {
   const std::vector<std::pair<std::string, InjectConfig>> presets = {
       {"int8_all", {.rules = {conv, others}, .strict = false}},
       {"int8_but_head", {.rules = {head, rest}, .strict = false}},
-      {"int8_hadamard", {.rules = {conv, weights, others}, .strict = false}},
+      {"int8_hadamard", {.rules = {conv, weights}, .strict = false}},
       {"mixed_int4_int8", {.rules = {head, feed_forward, rest}, .strict = false}}};
   std::vector<std::string> names;
   for (const auto& [name, want] : presets) {
