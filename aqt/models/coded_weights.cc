@@ -13,6 +13,7 @@
 #include "aqt/core/status_macros.h"
 #include "aqt/ops/contraction/contractions.h"
 #include "aqt/ops/contraction/quantized_dot.h"
+#include "aqt/transforms/expand.h"
 #include "re2/re2.h"
 
 namespace aqt::models {
@@ -94,7 +95,9 @@ struct CodedWeights::Layout {
   }
 };
 
-absl::StatusOr<CodedWeights> CodedWeights::Of(const Program& model) {
+absl::StatusOr<CodedWeights> CodedWeights::Of(const Program& program) {
+  // The report also has the contractions inside an attention.
+  AQT_ASSIGN_OR_RETURN(const Program model, Expand(program, {"attention"}));
   InjectReport report;
   AQT_RETURN_IF_ERROR(Inject(model, InjectConfig(), nullptr, &report).status());
   const std::vector<int> uses = CountUses(model);

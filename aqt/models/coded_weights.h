@@ -24,7 +24,7 @@ namespace aqt::models {
 class CodedWeights {
  public:
   // The model, traced for any shape of its data. The errors of Inject.
-  static absl::StatusOr<CodedWeights> Of(const Program& model);
+  static absl::StatusOr<CodedWeights> Of(const Program& program);
 
   // Adds the weight of the tensor at `place`. Returns why the program cannot compute with it, as the end of a sentence
   // about several weights ("they are not matrices"); then nothing is added. Empty if it was added.

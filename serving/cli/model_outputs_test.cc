@@ -125,7 +125,7 @@ TEST_F(RunModelTest, WhatIsLeftOutIsSaid) {
   std::string text;
   for (int i = 0; i < 30; ++i) text += "w9 ";
   ASSERT_EQ(Run({"run", Model("bert_classes"), "--text", text}), 0) << err_;
-  EXPECT_THAT(err_, HasSubstr("text 1: 12 tokens are left out; the model reads 20"));
+  EXPECT_THAT(err_, HasSubstr("text 1: the last 12 tokens are left out; the model reads 20"));
 }
 
 // Hidden states of the converted folders point where those of the original ones point: noise of 8 bits for each row of

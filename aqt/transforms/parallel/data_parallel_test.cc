@@ -130,12 +130,19 @@ Values Windows(In in) {
           ops::WindowArgMax(in[0], {{1, 2, 2}, {1, 2, 2}, {}, {}})};
 }
 
+Values Attention(In in) {
+  const Value mask = ops::Less(in[2], 5.0);
+  return {ops::Attention({.query = in[0], .key = in[0], .value = ops::Exp(in[0]), .bias = in[1], .mask = mask})};
+}
+
+Value ByRowOfRows(const Value& x) { return ops::DotGeneral(x, ops::Transpose(x, {0, 2, 1}), {{2}, {1}, {0}, {0}}); }
+
 std::vector<Case> Cases() {
   const Array x = Floats({kRows, 6}, 1), y = Floats({kRows, 6}, 2), w = Floats({6, 5}, 3),
               images = Floats({kRows, 4, 6}, 4);
   const Array codes = Ints(DType::kS8, {kRows, 6}, 5), more = Ints(DType::kS8, {kRows, 5}, 6);
   const Array labels = Ints(DType::kS32, {kRows}, 7);
-  const DotDims over_rows{{0}, {0}, {}, {}}, by_row{{2}, {1}, {0}, {0}};
+  const DotDims over_rows{{0}, {0}, {}, {}};
   return {
       {"add", [](In in) { return Values{in[0] + in[1] * 2.0}; }, {x, y}, 1, 0},
       {"add whole",
@@ -162,13 +169,7 @@ std::vector<Case> Cases() {
        {codes, more},
        0,
        1},
-      {"batched",
-       [=](In in) {
-         return Values{ops::DotGeneral(in[0], ops::Transpose(in[0], {0, 2, 1}), by_row)};
-       },
-       {images},
-       1,
-       0},
+      {"batched", [](In in) { return Values{ByRowOfRows(in[0])}; }, {images}, 1, 0},
       {"rows of tokens",
        [](In in) {
          return Values{ops::Reshape(ops::Exp(ops::Reshape(in[0], {kRows * 4, 6})), {kRows, 24})};
@@ -207,11 +208,7 @@ std::vector<Case> Cases() {
        1,
        0},
       {"attention",
-       [](In in) {
-         const Value mask = ops::Less(in[2], 5.0);
-         return Values{
-             ops::Attention({.query = in[0], .key = in[0], .value = ops::Exp(in[0]), .bias = in[1], .mask = mask})};
-       },
+       Attention,
        {Floats({kRows, 3, 2, 4}, 11), Floats({1, 2, 3, 3}, 12), Ints(DType::kS32, {kRows, 1, 1, 3}, 13)},
        1,
        0},

@@ -122,7 +122,9 @@ class Arrows(unittest.TestCase):
         serving = {"tools": "", "formats": "tools", "families": "tools formats", "plan": "tools formats families",
                    "convert": "tools formats families plan", "gguf": "tools formats families plan convert",
                    "engine": "tools", "http": "tools engine",
-                   "cli": "tools formats families plan convert gguf engine http"}
+                   "cli": "tools formats families plan convert gguf engine http",
+                   "c": "tools formats families plan convert gguf engine http cli",
+                   "python": "tools formats families plan convert gguf engine http cli c"}
         for house, order in [("aqt/quant", quant), ("serving", serving)]:
             self.assertEqual(sorted(arrows.rooms_in(house)), sorted(f"{house}/{room}" for room in order))
             for room, below in order.items():
