@@ -79,7 +79,7 @@ TEST_F(ModelCommandsTest, AReaderThatIsGoneEndsQuietly) {
 
 TEST_F(ModelCommandsTest, BenchMeasuresShapes) {
   EXPECT_EQ(Run({"bench", model_, "--shapes", "1x4,3x12", "--seconds", "0", "--threads", "2"}), 0) << err_;
-  EXPECT_THAT(out_, AllOf(HasSubstr("floating point"), HasSubstr("2 threads"), HasSubstr("\n1x4 "),
+  EXPECT_THAT(out_, AllOf(HasSubstr("weights as stored"), HasSubstr("2 threads"), HasSubstr("\n1x4 "),
                           HasSubstr("\n3x12 "), HasSubstr("weights"), HasSubstr(" %")));
   EXPECT_EQ(Run({"bench", model_, "--shapes", "2x8", "--seconds", "0", "--preset", "int8_all"}), 0) << err_;
   EXPECT_THAT(out_, HasSubstr("--preset int8_all"));
