@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/io/printable.h"
 #include "aqt/io/tensors/checkpoint.h"
@@ -45,8 +44,7 @@ absl::StatusOr<Tensors> OpenTensors(const io::FileSystem& fs, absl::string_view 
   return tensors;
 }
 
-// Removes the rules that ignore tensors which `source` does not have. Returns the first parts of the names of those
-// that it has.
+// Removes the rules that ignore tensors which `source` does not have. Returns the names of those that it has.
 std::set<std::string> DropUnusedIgnores(const io::TensorSource& source, nn::WeightsMap& map) {
   std::set<std::string> ignored;
   std::erase_if(map.rules, [&](const nn::WeightRule& rule) {
@@ -56,7 +54,7 @@ std::set<std::string> DropUnusedIgnores(const io::TensorSource& source, nn::Weig
     for (const io::TensorInfo& tensor : source.tensors()) {
       if (!re2::RE2::FullMatch(tensor.name, pattern)) continue;
       used = true;
-      ignored.insert(tensor.name.substr(0, tensor.name.find('.')));
+      ignored.insert(tensor.name);
     }
     return !used;
   });
@@ -136,7 +134,10 @@ absl::StatusOr<FolderWeights> LoadFolderWeights(const io::FileSystem& fs, absl::
   Loader loader(tensors, std::move(coded));
   for (const nn::WeightPlace& place : places) AQT_RETURN_IF_ERROR(loader.Load(place));
   FolderWeights weights = loader.Finish();
-  if (!ignored.empty()) weights.notes.push_back(absl::StrCat("not used: tensors of ", absl::StrJoin(ignored, ", ")));
+  if (!ignored.empty()) {
+    weights.notes.push_back(absl::StrCat(ignored.size(), ignored.size() == 1 ? " tensor is" : " tensors are",
+                                         " not used: ", io::ListSome({ignored.begin(), ignored.end()})));
+  }
   return weights;
 }
 
