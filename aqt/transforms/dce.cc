@@ -2,23 +2,18 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
+
+#include "aqt/graph/needed.h"
 
 namespace aqt {
 
 Program Dce(const Program& program, const DceOptions& options) {
-  std::vector<bool> live(program.vars.size(), false);
-  for (const Program::Port& port : program.outputs) live[port.var] = true;
-  std::vector<bool> kept(program.eqns.size(), false);
-  for (size_t i = program.eqns.size(); i-- > 0;) {
-    const Equation& eqn = program.eqns[i];
-    kept[i] = std::any_of(eqn.out.begin(), eqn.out.end(), [&](VarId var) { return live[var]; });
-    if (!kept[i]) continue;
-    for (VarId var : eqn.in) live[var] = true;
-  }
+  const std::vector<bool> live = NeededFor(program, OutputVars(program));
   Program out = program;
   out.eqns.clear();
-  for (size_t i = 0; i < program.eqns.size(); ++i) {
-    if (kept[i]) out.eqns.push_back(program.eqns[i]);
+  for (const Equation& eqn : program.eqns) {
+    if (IsNeeded(eqn, live)) out.eqns.push_back(eqn);
   }
   out.consts.clear();
   for (const auto& [var, array] : program.consts) {

@@ -27,6 +27,7 @@
 #include "aqt/graph/context.h"
 #include "aqt/graph/interpret/grad.h"
 #include "aqt/graph/interpret/rewrite.h"
+#include "aqt/graph/needed.h"
 #include "aqt/graph/op.h"
 #include "aqt/graph/op_kernel.h"
 #include "aqt/graph/program.h"
@@ -81,7 +82,7 @@ Shape ScoreShape(const Shape& query, const Shape& key) { return {query[0], query
 
 Value Scores(const AttentionOperands& in) {
   const DType wide = ScoreDType(in.query.dtype());
-  const Value scaled = in.query / std::sqrt(static_cast<double>(in.query.dim(-1)));
+  const Value scaled = in.query / Divisor(in.query.shape());
   Value scores;  // [batch, heads, queries, keys]
   {
     const NamedScope product("qk");
@@ -106,21 +107,6 @@ Value SumsOfValues(const Value& weights, const Value& value) {
 
 // ---- the gradient
 
-// The program without equations on which no output depends.
-Program WithoutUnused(Program program) {
-  std::vector<bool> used(program.vars.size(), false);
-  for (const Program::Port& output : program.outputs) used[output.var] = true;
-  std::vector<Equation> kept;
-  for (auto eqn = program.eqns.rbegin(); eqn != program.eqns.rend(); ++eqn) {
-    if (std::none_of(eqn->out.begin(), eqn->out.end(), [&](VarId var) { return used[var]; })) continue;
-    for (const VarId var : eqn->in) used[var] = true;
-    kept.push_back(std::move(*eqn));
-  }
-  std::reverse(kept.begin(), kept.end());
-  program.eqns = std::move(kept);
-  return program;
-}
-
 // (operands, cotangent) -> the gradients of the float operands: those of sum(result * cotangent), whose derivative with
 // respect to the result is exactly the cotangent.
 absl::StatusOr<Program> BackwardOf(const Composite& op, absl::Span<const Value> operands, const Value& cotangent,
@@ -137,7 +123,10 @@ absl::StatusOr<Program> BackwardOf(const Composite& op, absl::Span<const Value> 
                                               },
                                               inputs));
   AQT_ASSIGN_OR_RETURN(Program backward, Grad(sum, wrt));
-  return WithoutUnused(std::move(backward));
+  // The sum itself is not wanted.
+  const std::vector<bool> needed = NeededFor(backward, OutputVars(backward));
+  std::erase_if(backward.eqns, [&](const Equation& eqn) { return !IsNeeded(eqn, needed); });
+  return backward;
 }
 
 // ---- the operation

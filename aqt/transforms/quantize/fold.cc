@@ -12,6 +12,7 @@
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/depends_on.h"
 #include "aqt/graph/interpret/split.h"
+#include "aqt/graph/needed.h"
 #include "aqt/transforms/dce.h"
 
 namespace aqt {
@@ -41,14 +42,7 @@ absl::Status CheckFrozenOutputs(const Program& program, const SlotValues& known)
   const std::vector<bool> is_known = DependsOnlyOn(program, [&](const Slot& slot) { return known.contains(slot); });
   for (const Program::Port& out : program.outputs) {
     if (out.slot.kind != SlotKind::kFrozen || is_known[out.var]) continue;
-    std::vector<bool> needed(program.vars.size(), false);
-    needed[out.var] = true;
-    for (size_t i = program.eqns.size(); i-- > 0;) {
-      const Equation& eqn = program.eqns[i];
-      const bool any = std::any_of(eqn.out.begin(), eqn.out.end(), [&](VarId var) { return needed[var]; });
-      if (!any) continue;
-      for (VarId var : eqn.in) needed[var] = true;
-    }
+    const std::vector<bool> needed = NeededFor(program, {out.var});
     std::vector<std::string> missing;
     for (const Program::Port& in : program.inputs) {
       const bool is_state = in.slot.kind == SlotKind::kParam || in.slot.kind == SlotKind::kStat;
