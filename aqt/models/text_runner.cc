@@ -49,10 +49,11 @@ absl::StatusOr<bool> PadsTexts(const EncoderModel& model, Output output, const I
                                const SlotValues& frozen) {
   const int64_t longest = model.facts().max_length;
   if (longest < 2) return false;
-  AQT_ASSIGN_OR_RETURN(const Program shorter, ProgramOf(model, output, std::min<int64_t>(16, longest - 1), false));
-  AQT_ASSIGN_OR_RETURN(const Program longer, ProgramOf(model, output, std::min<int64_t>(32, longest), false));
-  AQT_ASSIGN_OR_RETURN(const Program one, ServeProgram(shorter, config, frozen));
-  AQT_ASSIGN_OR_RETURN(const Program other, ServeProgram(longer, config, frozen));
+  const auto [length, other_length] = LengthsToCompare(longest);
+  AQT_ASSIGN_OR_RETURN(const Program first, ProgramOf(model, output, length, /*types=*/false));
+  AQT_ASSIGN_OR_RETURN(const Program second, ProgramOf(model, output, other_length, /*types=*/false));
+  AQT_ASSIGN_OR_RETURN(const Program one, ServeProgram(first, config, frozen));
+  AQT_ASSIGN_OR_RETURN(const Program other, ServeProgram(second, config, frozen));
   AQT_ASSIGN_OR_RETURN(const std::string why, WhyPaddingCounts(one, other));
   return why.empty();
 }

@@ -121,7 +121,7 @@ class TracedRows final : public RowModel {
       return absl::InvalidArgumentError(absl::StrCat("max_length is ", model_.max_length, ", expected at least 0"));
     }
     facts_.max_length = model_.max_length;
-    const int64_t length = std::min<int64_t>(16, model_.max_length);
+    const auto [length, other_length] = models::LengthsToCompare(model_.max_length);
     AQT_ASSIGN_OR_RETURN(const Program first, model_.trace(1, length));
     AQT_ASSIGN_OR_RETURN(frozen_, Freeze(first, model_.config, model_.weights));
     model_.weights.clear();
@@ -130,17 +130,16 @@ class TracedRows final : public RowModel {
       AQT_ASSIGN_OR_RETURN(Program program, Served(batch, length));
       batches.push_back(std::move(program));
     }
-    std::optional<Program> longer;
+    std::optional<Program> other_rows;  // of another length
     if (model_.max_length > 0) {
-      AQT_ASSIGN_OR_RETURN(longer, Served(1, length == model_.max_length ? std::max<int64_t>(1, length - 1)
-                                                                         : std::min(2 * length, model_.max_length)));
+      AQT_ASSIGN_OR_RETURN(other_rows, Served(1, other_length));
     }
     AQT_RETURN_IF_ERROR(ExpectOnlyData(WithoutFrozen(batches[0])));
-    AQT_RETURN_IF_ERROR(FindPorts(batches[0], batches[1], longer.has_value() ? &*longer : nullptr, facts_));
+    AQT_RETURN_IF_ERROR(FindPorts(batches[0], batches[1], other_rows.has_value() ? &*other_rows : nullptr, facts_));
     AQT_ASSIGN_OR_RETURN(facts_.why_alone, WhyRowsDepend(batches));
     facts_.joins = facts_.why_alone.empty();
-    if (longer.has_value() && model_.max_length > 1) {
-      AQT_ASSIGN_OR_RETURN(facts_.why_exact, WhyPaddingCounts(batches[0], *longer));
+    if (other_rows.has_value() && model_.max_length > 1) {
+      AQT_ASSIGN_OR_RETURN(facts_.why_exact, WhyPaddingCounts(batches[0], *other_rows));
     }
     facts_.pads = facts_.why_exact.empty();
     return absl::OkStatus();
@@ -180,8 +179,9 @@ class FixedRows final : public RowModel {
  public:
   absl::Status Init(std::vector<Program> programs, const InjectConfig& config, const SlotValues& state) {
     if (programs.empty()) return absl::InvalidArgumentError("there is no program, expected at least one");
+    AQT_ASSIGN_OR_RETURN(const SlotValues frozen, nn::Frozen(programs[0], config, state));
     AQT_ASSIGN_OR_RETURN(const PreparedProgram served,
-                         nn::Serve(programs, config, state, {.keep_values = false, .arenas = arenas_}));
+                         nn::Serve(programs, config, frozen, {.keep_values = false, .arenas = arenas_}));
     for (int i = 0; i < served.num_programs(); ++i) {
       AQT_RETURN_IF_ERROR(ExpectOnlyData(served.program(i)));
       weights_.Add(served.program(i));
@@ -190,7 +190,7 @@ class FixedRows final : public RowModel {
       executables_.push_back(served.executable(0));
       return InitWhole(served.program(0));
     }
-    return InitBatches(programs, config, state, served);
+    return InitBatches(programs, config, frozen, served);
   }
 
   absl::StatusOr<Executable> Compile(int64_t batch, int64_t length) const override {
@@ -217,7 +217,7 @@ class FixedRows final : public RowModel {
     return absl::OkStatus();
   }
 
-  absl::Status InitBatches(const std::vector<Program>& programs, const InjectConfig& config, const SlotValues& state,
+  absl::Status InitBatches(const std::vector<Program>& programs, const InjectConfig& config, const SlotValues& frozen,
                            const PreparedProgram& served) {
     // By batch, ascending.
     std::vector<std::pair<int64_t, int>> order;
@@ -229,10 +229,6 @@ class FixedRows final : public RowModel {
       order.emplace_back(program.aval(program.outputs[0].var).shape[0], i);
     }
     std::sort(order.begin(), order.end());
-    SlotValues frozen = state;
-    if (std::none_of(state.begin(), state.end(), [](const auto& v) { return v.first.kind == SlotKind::kFrozen; })) {
-      AQT_ASSIGN_OR_RETURN(frozen, Freeze(programs[0], config, state));
-    }
     std::vector<Program> sorted;
     for (const auto& [batch, i] : order) {
       if (!facts_.batches.empty() && facts_.batches.back() == batch) {

@@ -23,6 +23,9 @@ namespace aqt::nn {
 absl::StatusOr<PreparedProgram> Serve(absl::Span<const Program> models, const InjectConfig& config,
                                       const SlotValues& state, const PrepareOptions& options = {});
 
+// What Serve prepares: the values of an earlier Freeze as they are, and the state of a training frozen for `model`.
+absl::StatusOr<SlotValues> Frozen(const Program& model, const InjectConfig& config, const SlotValues& state);
+
 }  // namespace aqt::nn
 
 #endif  // AQT_NN_SERVE_SERVE_H_
