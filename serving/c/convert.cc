@@ -126,13 +126,7 @@ absl::StatusOr<ConvertReport> RunGguf(const ConvertJob& job) {
   gguf.cancelled = job.cancelled;
   gguf.make_progress = job.make_progress;
   AQT_ASSIGN_OR_RETURN(const serving::GgufReport done, serving::RunGgufJob(io::LocalFileSystem(), gguf));
-  ConvertReport report;
-  report.num_tensors = done.num_tensors;
-  report.num_quantized = done.num_changed;
-  report.old_bytes = done.old_bytes;
-  report.new_bytes = done.new_bytes;
-  report.warnings = done.warnings;
-  return report;
+  return serving::ToConvertReport(done);
 }
 
 absl::Status RunJob(const char* input, const char* output, const aqt_convert_options& options, ConvertJob job,

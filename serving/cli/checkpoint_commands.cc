@@ -257,14 +257,8 @@ absl::StatusOr<ExitCode> RunConvertGguf(const Flags& flags, const io::FileSystem
   if (flags.json) {
     ConvertJob convert_job;
     convert_job.output = flags.output;
-    ConvertReport summary;
-    summary.num_tensors = report.num_tensors;
-    summary.num_quantized = report.num_changed;
-    summary.old_bytes = report.old_bytes;
-    summary.new_bytes = report.new_bytes;
-    summary.warnings = report.warnings;
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    console.out << ConvertSummaryToJson(convert_job, summary, seconds);
+    console.out << ConvertSummaryToJson(convert_job, ToConvertReport(report), seconds);
     return ExitCode::kOk;
   }
   console.out << io::PrintableLine(flags.output) << ": " << report.num_changed << " of " << report.num_tensors

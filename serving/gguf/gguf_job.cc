@@ -184,6 +184,16 @@ absl::StatusOr<Recipe> LoadGgufRecipe(const io::FileSystem& fs, const GgufJob& j
 
 }  // namespace
 
+ConvertReport ToConvertReport(const GgufReport& report) {
+  ConvertReport result;
+  result.num_tensors = report.num_tensors;
+  result.num_quantized = report.num_changed;
+  result.old_bytes = report.old_bytes;
+  result.new_bytes = report.new_bytes;
+  result.warnings = report.warnings;
+  return result;
+}
+
 bool IsGgufName(absl::string_view path) { return absl::EndsWithIgnoreCase(path, gguf::kGgufSuffix); }
 
 absl::StatusOr<std::vector<gguf::MetadataItem>> GgufMetadata(const gguf::GgufModel& model, const GgufPlan& plan) {

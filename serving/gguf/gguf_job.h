@@ -15,6 +15,7 @@
 #include "aqt/gguf/gguf_file.h"
 #include "aqt/gguf/gguf_writer.h"
 #include "aqt/io/file.h"
+#include "serving/convert/convert_job.h"
 #include "serving/gguf/gguf_plan.h"
 #include "serving/plan/recipe.h"
 #include "serving/tools/progress.h"
@@ -39,6 +40,8 @@ struct GgufReport {
   int64_t new_bytes = 0;
   std::vector<std::string> warnings;
 };
+// As the report of any conversion, for summaries.
+ConvertReport ToConvertReport(const GgufReport& report);
 
 // Whether OUT names a GGUF file.
 bool IsGgufName(absl::string_view path);
