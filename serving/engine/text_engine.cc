@@ -63,7 +63,7 @@ absl::StatusOr<tokenizers::Encoding> TextEngine::Encode(const TextRequest& reque
   for (const int32_t id : *request.ids) {
     if (id >= 0 && id < vocabulary) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat("token id ", id, " is not in the vocabulary of the model, 0 to ", vocabulary - 1));
+        absl::StrCat("token id ", id, " is beyond the vocabulary of the model, 0 to ", vocabulary - 1));
   }
   tokenizers::Encoding encoding;
   encoding.ids = *request.ids;
@@ -80,26 +80,32 @@ absl::StatusOr<tokenizers::Encoding> TextEngine::Encode(const TextRequest& reque
 }
 
 TextTicket TextEngine::Submit(const TextRequest& request, bool wait) {
-  TextTicket ticket;
   absl::StatusOr<tokenizers::Encoding> encoding = Encode(request);
-  if (!encoding.ok()) {
-    ticket.error_ = encoding.status();
-    return ticket;
-  }
-  const int64_t tokens = static_cast<int64_t>(encoding->ids.size());
-  Request row = {.inputs = {{models::kIds, Array::FromSpan(absl::MakeConstSpan(encoding->ids), {tokens})},
+  if (encoding.ok()) return Submit(*std::move(encoding), request.deadline, wait);
+  TextTicket ticket;
+  ticket.error_ = encoding.status();
+  return ticket;
+}
+
+TextTicket TextEngine::Submit(tokenizers::Encoding encoding, absl::Time deadline, bool wait) {
+  const int64_t tokens = static_cast<int64_t>(encoding.ids.size());
+  Request row = {.inputs = {{models::kIds, Array::FromSpan(absl::MakeConstSpan(encoding.ids), {tokens})},
                             {models::kLengths, Array::Scalar(static_cast<int32_t>(tokens))}},
-                 .deadline = request.deadline};
+                 .deadline = deadline};
   if (impl_->types) {
-    row.inputs.emplace(models::kTypes, Array::FromSpan(absl::MakeConstSpan(encoding->type_ids), {tokens}));
+    row.inputs.emplace(models::kTypes, Array::FromSpan(absl::MakeConstSpan(encoding.type_ids), {tokens}));
   }
-  ticket.encoding_ = *std::move(encoding);
+  TextTicket ticket;
+  ticket.encoding_ = std::move(encoding);
   ticket.ticket_ = wait ? impl_->engine->SubmitWhenRoom(std::move(row)) : impl_->engine->Submit(std::move(row));
   return ticket;
 }
 
 TextTicket TextEngine::Submit(const TextRequest& request) { return Submit(request, /*wait=*/false); }
 TextTicket TextEngine::SubmitWhenRoom(const TextRequest& request) { return Submit(request, /*wait=*/true); }
+TextTicket TextEngine::SubmitWhenRoom(tokenizers::Encoding encoding, absl::Time deadline) {
+  return Submit(std::move(encoding), deadline, /*wait=*/true);
+}
 
 std::vector<absl::StatusOr<TextAnswer>> TextEngine::RunAll(const std::vector<TextRequest>& requests) {
   std::vector<TextTicket> tickets;
@@ -111,7 +117,6 @@ std::vector<absl::StatusOr<TextAnswer>> TextEngine::RunAll(const std::vector<Tex
   return answers;
 }
 
-const models::TextTokens& TextEngine::tokens() const { return impl_->tokens; }
 const models::EncoderModel& TextEngine::model() const { return impl_->model; }
 int64_t TextEngine::max_length() const { return impl_->tokens.max_length(); }
 Engine& TextEngine::engine() { return *impl_->engine; }

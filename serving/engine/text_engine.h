@@ -20,7 +20,6 @@
 #include "aqt/graph/program.h"
 #include "aqt/io/file.h"
 #include "aqt/models/encoder_model.h"
-#include "aqt/models/text_tokens.h"
 #include "aqt/tokenizers/tokenizer.h"
 #include "aqt/transforms/quantize/inject.h"
 #include "serving/engine/engine.h"
@@ -88,10 +87,12 @@ class TextEngine {
   TextTicket SubmitWhenRoom(const TextRequest& request);
   // Submit and Wait.
   absl::StatusOr<TextAnswer> Run(const TextRequest& request) { return Submit(request).Wait(); }
+  // The two steps of SubmitWhenRoom: the tokens of a request, and handing them in.
+  absl::StatusOr<tokenizers::Encoding> Encode(const TextRequest& request) const;
+  TextTicket SubmitWhenRoom(tokenizers::Encoding encoding, absl::Time deadline);
   // SubmitWhenRoom of all, and Wait. The answers have the order of the requests.
   std::vector<absl::StatusOr<TextAnswer>> RunAll(const std::vector<TextRequest>& requests);
 
-  const models::TextTokens& tokens() const;
   // What the folder says of the model. Its weights() are empty: they are only in the engine's programs.
   const models::EncoderModel& model() const;
   // The longest text in tokens: what the model and sentence_bert_config.json allow.
@@ -102,8 +103,8 @@ class TextEngine {
  private:
   struct Impl;
   explicit TextEngine(std::unique_ptr<Impl> impl);
-  absl::StatusOr<tokenizers::Encoding> Encode(const TextRequest& request) const;
   TextTicket Submit(const TextRequest& request, bool wait);
+  TextTicket Submit(tokenizers::Encoding encoding, absl::Time deadline, bool wait);
   std::unique_ptr<Impl> impl_;
 };
 

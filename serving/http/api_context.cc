@@ -1,7 +1,5 @@
 #include "serving/http/api_context.h"
 
-#include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -70,18 +68,6 @@ absl::StatusOr<std::string> OnlyModel(const ApiContext& context, ModelTask task)
   if (names.size() == 1) return names[0];
   return absl::InvalidArgumentError(absl::StrCat("\"model\" is missing, and ", names.size(), " models compute ",
                                                  TaskText(task), "; name one of them"));
-}
-
-double Sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
-
-std::vector<double> Softmax(absl::Span<const float> x) {
-  std::vector<double> y(x.begin(), x.end());
-  if (y.empty()) return y;
-  const double largest = *std::max_element(y.begin(), y.end());
-  double sum = 0;
-  for (double& v : y) sum += v = std::exp(v - largest);
-  for (double& v : y) v /= sum;
-  return y;
 }
 
 }  // namespace aqt::serving

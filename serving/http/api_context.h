@@ -52,11 +52,6 @@ absl::StatusOr<std::string> OnlyModel(const ApiContext& context, ModelTask task)
 // What a task is for, as in "it computes embeddings".
 absl::string_view TaskText(ModelTask task);
 
-// 1 / (1 + e^-x).
-double Sigmoid(double x);
-// e^x[i] / sum e^x[j], computed in double.
-std::vector<double> Softmax(absl::Span<const float> x);
-
 }  // namespace aqt::serving
 
 #endif  // AQT_SERVING_HTTP_API_CONTEXT_H_

@@ -1,6 +1,5 @@
 #include "serving/http/engine_model.h"
 
-#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -43,7 +42,6 @@ class TextModel final : public ServedModel {
     info_.task = ModelTask::kEmbedding;
     info_.max_length = engine_->max_length();
     info_.width = engine_->model().pooling().width;
-    info_.vocabulary = engine_->model().facts().vocabulary;
     info_.notes = engine_->model().notes();
     if (!head.has_value()) return;
     // Rerankers are not always marked as cross-encoders.
@@ -58,14 +56,16 @@ class TextModel final : public ServedModel {
   absl::StatusOr<std::vector<TextOutput>> RunTexts(absl::Span<const TextInput> texts,
                                                    const TextOptions& options) const override {
     // Everything is checked before anything is computed.
+    std::vector<tokenizers::Encoding> encodings;
     for (size_t i = 0; i < texts.size(); ++i) {
-      if (const absl::Status status = Check(texts[i], options); !status.ok()) return OfText(status, i, texts.size());
+      absl::StatusOr<tokenizers::Encoding> encoding = Encode(texts[i], options);
+      if (!encoding.ok()) return OfText(encoding.status(), i, texts.size());
+      encodings.push_back(*std::move(encoding));
     }
     std::vector<TextTicket> pending;
     pending.reserve(texts.size());
-    for (const TextInput& text : texts) {
-      pending.push_back(engine_->SubmitWhenRoom(
-          {.text = text.text, .second = text.second, .ids = text.ids, .deadline = options.deadline}));
+    for (tokenizers::Encoding& encoding : encodings) {
+      pending.push_back(engine_->SubmitWhenRoom(std::move(encoding), options.deadline));
     }
     std::vector<TextOutput> outputs;
     absl::Status error;
@@ -92,30 +92,14 @@ class TextModel final : public ServedModel {
     return TextOutput{{values.begin(), values.end()}, answer->tokens()};
   }
 
-  absl::Status TooLong(int64_t tokens) const {
+  absl::StatusOr<tokenizers::Encoding> Encode(const TextInput& input, const TextOptions& options) const {
+    AQT_ASSIGN_OR_RETURN(tokenizers::Encoding encoding,
+                         engine_->Encode({.text = input.text, .second = input.second, .ids = input.ids}));
+    if (encoding.num_truncated == 0 || options.truncate) return encoding;
+    const int64_t tokens = static_cast<int64_t>(encoding.ids.size()) + encoding.num_truncated;
     return absl::InvalidArgumentError(
         absl::StrCat("This model's maximum context length is ", info_.max_length, " tokens, and the text has ", tokens,
                      ". Shorten it, or send \"truncate\": true, or start the server with --truncate"));
-  }
-
-  absl::Status Check(const TextInput& input, const TextOptions& options) const {
-    if (input.ids.has_value()) {
-      const int64_t tokens = static_cast<int64_t>(input.ids->size());
-      if (tokens > info_.max_length && !options.truncate) return TooLong(tokens);
-      const int64_t largest = *std::max_element(input.ids->begin(), input.ids->end());
-      if (largest < info_.vocabulary) return absl::OkStatus();
-      return absl::InvalidArgumentError(
-          absl::StrCat("token id ", largest, " is beyond the vocabulary of ", info_.vocabulary));
-    }
-    // A text has at most as many tokens as bytes, without special ones.
-    constexpr int64_t kSpecialTokens = 8;
-    const size_t bytes = input.text.size() + (input.second.has_value() ? input.second->size() : 0);
-    if (options.truncate || static_cast<int64_t>(bytes) + kSpecialTokens <= info_.max_length) {
-      return absl::OkStatus();
-    }
-    AQT_ASSIGN_OR_RETURN(const tokenizers::Encoding encoding, engine_->tokens().Encode(input.text, input.second));
-    if (encoding.num_truncated == 0) return absl::OkStatus();
-    return TooLong(static_cast<int64_t>(encoding.ids.size()) + encoding.num_truncated);
   }
 
   const std::unique_ptr<TextEngine> engine_;

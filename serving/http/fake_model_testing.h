@@ -20,7 +20,6 @@ class FakeModel final : public ServedModel {
   explicit FakeModel(ModelTask task) {
     info_.task = task;
     info_.max_length = 20;
-    info_.vocabulary = 100;
     info_.width = task == ModelTask::kEmbedding ? 4 : task == ModelTask::kClassification ? 3 : 1;
     if (task == ModelTask::kClassification) info_.labels = {"low", "middle", "high"};
     if (task != ModelTask::kTensors) return;

@@ -1,6 +1,7 @@
 #include "serving/http/http_api.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -107,9 +108,21 @@ std::vector<std::string> WithoutVersion(const std::vector<std::string>& path, bo
   return rest;
 }
 
-// Whether a path has the pattern. A name may contain '/': "{}" also takes several parts.
-bool Matches(absl::string_view pattern, const std::vector<std::string>& path, std::string* name) {
-  const std::vector<absl::string_view> parts = absl::StrSplit(pattern.substr(1), '/');
+using Parts = std::vector<absl::string_view>;
+
+// The patterns of kRoutes, split once.
+const std::vector<Parts>& PatternParts() {
+  static const auto* const all = [] {
+    auto* parts = new std::vector<Parts>;
+    for (const Route& route : kRoutes)
+      parts->push_back(absl::StrSplit(absl::string_view(route.pattern).substr(1), '/'));
+    return parts;
+  }();
+  return *all;
+}
+
+// Whether a path has the parts of a pattern. A name may contain '/': "{}" also takes several parts.
+bool Matches(const Parts& parts, const std::vector<std::string>& path, std::string* name) {
   size_t hole = 0;
   while (hole < parts.size() && parts[hole] != "{}") ++hole;
   if (path.size() < parts.size() || (hole == parts.size() && path.size() > parts.size())) return false;
@@ -137,9 +150,10 @@ Found Find(const HttpRequest& request) {
   Found found;
   const std::vector<std::string> path = WithoutVersion(request.path, &found.known_version);
   size_t longest = 0;
-  for (const Route& route : kRoutes) {
+  for (size_t i = 0; i < std::size(kRoutes); ++i) {
+    const Route& route = kRoutes[i];
     std::string name;
-    if (!Matches(route.pattern, path, &name)) continue;
+    if (!Matches(PatternParts()[i], path, &name)) continue;
     const size_t fixed = absl::StrContains(route.pattern, "{}") ? absl::string_view(route.pattern).size() : 1000;
     if (fixed <= longest) continue;
     longest = fixed;

@@ -306,7 +306,6 @@ HttpResponse ModelConfig(const ApiContext& context, const std::string& name) {
   const Ports ports = PortsOf(info);
   AnswerJson parameters = AnswerJson::object();
   const auto add = [&](const char* key, std::string value) { parameters[key] = {{"string_value", std::move(value)}}; };
-  if (!info.architecture.empty()) add("architecture", info.architecture);
   if (info.max_length > 0) add("max_length", absl::StrCat(info.max_length));
   if (!info.labels.empty()) add("labels", AnswerText(AnswerJson(info.labels)));
   return Answer({{"name", name},

@@ -33,10 +33,8 @@ struct TensorPort {
 
 struct ServedModelInfo {
   ModelTask task = ModelTask::kEmbedding;
-  std::string architecture;         // "bert"
   int64_t max_length = 0;           // in tokens; 0: there is no limit
   int64_t width = 0;                // the numbers of an answer
-  int64_t vocabulary = 0;           // token ids are below it
   std::vector<std::string> labels;  // for kClassification, one for each number
   // From numbers to scores; unset: the sigmoid for one number, the softmax for several.
   std::optional<models::ScoreFunction> scores;
