@@ -2,6 +2,7 @@
 
 #include "aqt/core/status_macros.h"
 #include "aqt/models/config_fields.h"
+#include "aqt/models/read_pooling.h"
 
 namespace aqt::models {
 

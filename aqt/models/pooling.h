@@ -1,18 +1,15 @@
 #ifndef AQT_MODELS_POOLING_H_
 #define AQT_MODELS_POOLING_H_
 
-// From one vector for each token to one for each text, as sentence-transformers describes it in a model's folder:
-// modules.json lists the steps, and each step has a folder (Reimers and Gurevych 2019).
+// From one vector for each token to one for each text, in the steps of sentence-transformers (Reimers and Gurevych
+// 2019). read_pooling.h reads them from a model's folder.
 
 #include <cstdint>
 #include <string>
 #include <variant>
 #include <vector>
 
-#include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "aqt/graph/value.h"
-#include "aqt/io/file.h"
 
 namespace aqt::models {
 
@@ -46,13 +43,6 @@ struct Pooling {
   bool lower_case = false;  // texts are changed to lower case before they become tokens
   std::string prompt = {};  // put before each text, or the first of a pair
 };
-
-// Reads modules.json and the steps' folders. A folder without modules.json has the steps that sentence-transformers
-// adds itself: the mean. The longest text is max_seq_length of sentence_bert_config.json, else model_max_length of
-// tokenizer_config.json; the prompt is the one that default_prompt_name of config_sentence_transformers.json names.
-// `width` is that of the tokens' vectors. Unimplemented, naming file and field, for a step, a
-// mode or an activation that is not computed; InvalidArgument for widths that do not fit.
-absl::StatusOr<Pooling> ReadPooling(const io::FileSystem& fs, absl::string_view folder, int64_t width);
 
 // hidden f32 [batch, length, width], of which the first lengths s32 [batch] count -> f32 [batch, pooling.width].
 Value Pool(const Value& hidden, const Value& lengths, const Pooling& pooling);
