@@ -117,6 +117,9 @@ def compare(got, want, bound):
 
 
 def bounds(case, recorders):
+    if all(recorder.is_exact for recorder in recorders):
+        yield from [None] * 3
+        return
     scaled, _ = aqt(case, True)
     eps = float(jnp.finfo(case.lhs.dtype).eps)
     for magnitude, recorder in zip(scaled, recorders):
@@ -136,8 +139,9 @@ def main():
     counts, failures = collections.Counter(), 0
     skips_fp8 = rounds_fp8_twice()
     for seed in range(arguments.seed, arguments.seed + arguments.cases):
-        if seed % random_cases.SEEDS_PER_SHAPE == 0:
+        if seed % random_cases.SEEDS_PER_GROUP == 0:
             jax.clear_caches()
+            print(f"seed {seed}: {counts['cases']} cases, {failures} failures", file=sys.stderr, flush=True)
         try:
             case = random_cases.draw(seed)
             if skips_fp8 and uses_fp8(case.config):

@@ -196,7 +196,8 @@ def _data(rng, shape, dtype, notes):
     return jnp.asarray(x, jnp.float32).astype(dtype)
 
 
-SEEDS_PER_SHAPE = 50  # compiling AQT's operations one by one for new shapes takes most of the time
+# Seeds in a row share shapes and dtype: compiling AQT's operations one by one for new ones takes most of the time.
+SEEDS_PER_GROUP = 50
 
 
 def draw(seed):
@@ -208,9 +209,10 @@ def draw(seed):
         index = int(rng.integers(len(SETTERS)))
         notes.append(SETTER_NAMES[index])
         SETTERS[index](rng, config)
-    dtype = _pick(rng, DTYPES)
+    of_group = np.random.default_rng((0, seed // SEEDS_PER_GROUP))
+    lhs_shape, rhs_shape, dims = _shapes(of_group)
+    dtype = _pick(of_group, DTYPES)
     notes.append(jnp.dtype(dtype).name)
-    lhs_shape, rhs_shape, dims = _shapes(np.random.default_rng((0, seed // SEEDS_PER_SHAPE)))
     notes.append(f"{lhs_shape}x{rhs_shape}")
     lhs, rhs = _data(rng, lhs_shape, dtype, notes), _data(rng, rhs_shape, dtype, notes)
     out = jax.eval_shape(lambda l, r: jax.lax.dot_general(l, r, dims), lhs, rhs)
