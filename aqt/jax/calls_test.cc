@@ -204,7 +204,7 @@ TEST(Describe, AContraction) {
             "{\"side\":\"lhs\",\"kind\":\"scale\",\"aval\":\"f32[5,1]\"},"
             "{\"side\":\"rhs\",\"kind\":\"qvalue\",\"aval\":\"s8[12,7]\"},"
             "{\"side\":\"rhs\",\"kind\":\"scale\",\"aval\":\"f32[1,7]\"}],"
-            "\"draws\":[\"\",\"\",\"noise\",\"noise\",\"noise\",\"noise\"],"
+            "\"draws\":[\"\",\"\",\"noise\",\"noise\",\"noise\",\"noise\"],\"splits\":[[0],[1],[],[],[],[]],"
             "\"quantized\":[[\"s8[5,12]\",\"f32[5,1]\"],[\"s8[12,7]\",\"f32[1,7]\"]]}");
   EXPECT_EQ(DescribeContraction(Spec(), "f32[5,12", "f32[12,7]", false).status().message(),
             "'f32[5,12' is not a dtype and a shape, such as f32[2,3]");

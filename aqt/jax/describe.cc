@@ -1,5 +1,7 @@
 #include "aqt/jax/describe.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <variant>
 #include <vector>
@@ -40,6 +42,28 @@ std::string Draw(const internal::SidePlan& side) {
   return Quoted(integers != nullptr ? "noise" : "bits");
 }
 
+bool CanSplit(const internal::SidePlan& side, int64_t axis) {
+  if (!side.is_quantized()) return true;
+  const internal::QuantizeSpec& spec = *side.spec;
+  if (spec.has_state()) return false;
+  if (const auto* constant = std::get_if<Constant>(&spec.calibration)) {
+    if (std::holds_alternative<ConstantArray>(constant->bound) || constant->bias.has_value()) return false;
+  } else if (std::find(spec.shared_axes.begin(), spec.shared_axes.end(), axis) != spec.shared_axes.end()) {
+    return false;
+  }
+  return !side.draws() || (*spec.draws_shape)[axis] == 1;
+}
+
+// "splits" of one operand. A tiling moves its axes, and mid scales are found from both whole operands.
+std::string Splits(const internal::ProductPlan& product, const internal::SidePlan& side) {
+  std::vector<int64_t> axes;
+  const int64_t rank = product.tiled.has_value() || product.HasMidScales() ? 0 : side.x.shape.rank();
+  for (int64_t axis = 0; axis < rank; ++axis) {
+    if (CanSplit(side, axis)) axes.push_back(axis);
+  }
+  return absl::StrCat("[", absl::StrJoin(axes, ","), "]");
+}
+
 std::string Quantized(const DotGeneralPlan& plan, Side side) {
   const absl::StatusOr<PlannedContraction::QuantizedAvals> avals = plan.quantized_avals(side);
   if (!avals.ok()) return "null";
@@ -76,14 +100,17 @@ absl::StatusOr<std::string> DescribeContraction(absl::string_view spec, absl::st
     products.push_back(&engine.gradient(Side::kLhs).product);
     products.push_back(&engine.gradient(Side::kRhs).product);
   }
-  std::vector<std::string> draws;
+  std::vector<std::string> draws, splits;
   for (const internal::ProductPlan* product : products) {
     draws.push_back(Draw(product->lhs));
     draws.push_back(Draw(product->rhs));
+    splits.push_back(Splits(*product, product->lhs));
+    splits.push_back(Splits(*product, product->rhs));
   }
   return absl::StrCat("{\"out\":", Quoted(plan->out_aval().ToString()), ",\"residuals\":[",
-                      absl::StrJoin(residuals, ","), "],\"draws\":[", absl::StrJoin(draws, ","), "],\"quantized\":[",
-                      Quantized(*plan, Side::kLhs), ",", Quantized(*plan, Side::kRhs), "]}");
+                      absl::StrJoin(residuals, ","), "],\"draws\":[", absl::StrJoin(draws, ","), "],\"splits\":[",
+                      absl::StrJoin(splits, ","), "],\"quantized\":[", Quantized(*plan, Side::kLhs), ",",
+                      Quantized(*plan, Side::kRhs), "]}");
 }
 
 absl::StatusOr<std::string> DescribeProgram(absl::string_view path) {

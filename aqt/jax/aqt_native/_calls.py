@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from aqt_native import _library
 from aqt_native._errors import NotSupportedError
+from aqt_native._sharding import Counts, Product, forward_layout, gradient_layout, quantize_layout, sharded
 from aqt_native._spec import Spec, aval_text, struct_of, text_of
 
 # Positions in Spec.levels and in a description's "draws".
@@ -107,9 +108,16 @@ def _forward_function(spec: Spec, lhs: str, rhs: str, lhs_form: str, rhs_form: s
     call = _library.ffi().ffi_call("aqt_jax_forward", results, vmap_method="sequential")
     attributes = {"spec": spec.text, "passes": "both" if residuals else "forward", "lhs": lhs_form, "rhs": rhs_form}
     num_keys = _drawing(description, _FORWARD)
+    product = Product(spec, lhs, rhs, description)
+    sides = ["lhs"] * _number_of_arrays(lhs_form) + ["rhs"] * _number_of_arrays(rhs_form)
+
+    def part(counts: Counts) -> Any:
+        return _forward_function(spec, product.part("lhs", counts), product.part("rhs", counts), lhs_form, rhs_form,
+                                 residuals)
 
     def run(*arrays: Any) -> Any:
-        return tuple(call(*arrays, **attributes))
+        layout = forward_layout(product, sides, (lhs_form, rhs_form), kept, arrays)
+        return sharded(lambda *xs: tuple(call(*xs, **attributes)), part, layout)(*arrays)
 
     def batched(axis_size: int, is_batched: Sequence[bool], *arrays: Any) -> Any:
         first_key = len(arrays) - num_keys
@@ -127,6 +135,12 @@ def _forward_function(spec: Spec, lhs: str, rhs: str, lhs_form: str, rhs_form: s
 
     function = _function("a quantized contraction", run, batched)
     return function
+
+
+def _number_of_arrays(form: str) -> int:
+    """How many arrays a Given of this form has."""
+    kind, _, scales = form.partition(":")
+    return int(scales or 0) + (2 if kind == "both" else 1)
 
 
 def _with_axis(aval: str, axis_size: int) -> str:
@@ -175,9 +189,15 @@ def _gradient_function(spec: Spec, lhs: str, rhs: str, side: str) -> Any:
     attributes = {"spec": spec.text, "side": side, "lhs": lhs, "rhs": rhs}
     positions = _BACKWARD[side]
     num_keys = _drawing(description, positions)
+    product = Product(spec, lhs, rhs, description)
+    layout = gradient_layout(product, side, positions, num_keys)
+
+    def part(counts: Counts) -> Any:
+        function = _gradient_function(spec, product.part("lhs", counts), product.part("rhs", counts), side)
+        return lambda *arrays: (function(*arrays),)
 
     def run(*arrays: Any) -> Any:
-        return call(*arrays, **attributes)
+        return sharded(lambda *xs: (call(*xs, **attributes),), part, layout)(*arrays)[0]
 
     def batched(axis_size: int, is_batched: Sequence[bool], *arrays: Any) -> Any:
         first_key = len(arrays) - num_keys
@@ -225,9 +245,14 @@ def _quantize_function(spec: Spec, lhs: str, rhs: str, side: str) -> Any:
     results = [struct_of(aval) for aval in avals] if avals is not None else [struct_of(own)]
     call = _library.ffi().ffi_call("aqt_jax_quantize", results, vmap_method="sequential")
     attributes = {"spec": spec.text, "side": side, "other": rhs if side == "lhs" else lhs}
+    product = Product(spec, lhs, rhs, description)
+    layout = quantize_layout(product, side, position, results, _drawing(description, (position,)))
+
+    def part(counts: Counts) -> Any:
+        return _quantize_function(spec, product.part("lhs", counts), product.part("rhs", counts), side)
 
     def run(*arrays: Any) -> Any:
-        return tuple(call(*arrays, **attributes))
+        return sharded(lambda *xs: tuple(call(*xs, **attributes)), part, layout)(*arrays)
 
     def batched(_: int, is_batched: Sequence[bool], *arrays: Any) -> Any:
         out = _one_by_one(function, is_batched, arrays)
