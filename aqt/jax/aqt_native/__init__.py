@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from aqt_native._aqtp import accelerate as accelerate
-    from aqt_native._aqtp import to_textproto as to_textproto
     from aqt_native._dot_general import DotGeneral as DotGeneral
     from aqt_native._dot_general import from_textproto as from_textproto
     from aqt_native._errors import NotSupportedError as NotSupportedError
     from aqt_native._program import Program as Program
     from aqt_native._serving import QuantizedArray as QuantizedArray
     from aqt_native._serving import convert as convert
+    from aqt_native._to_text import to_textproto as to_textproto
 
 _WHERE = {
     "DotGeneral": "_dot_general",
@@ -32,7 +32,7 @@ _WHERE = {
     "accelerate": "_aqtp",
     "convert": "_serving",
     "from_textproto": "_dot_general",
-    "to_textproto": "_aqtp",
+    "to_textproto": "_to_text",
 }
 __all__ = sorted(_WHERE)
 

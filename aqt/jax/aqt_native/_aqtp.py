@@ -173,9 +173,9 @@ def _product(name: str) -> property:
 class NativeDotGeneral(aqt_dot_general.DotGeneral):
     """AQT's DotGeneral, computed by the native library. Made by accelerate."""
 
-    fwd = _product("fwd")  # type: ignore[assignment]
-    dlhs = _product("dlhs")  # type: ignore[assignment]
-    drhs = _product("drhs")  # type: ignore[assignment]
+    fwd = _product("fwd")
+    dlhs = _product("dlhs")
+    drhs = _product("drhs")
     options = Options()
     fallback = False
     # The text of the configuration while its numbers are being traced: AQT's alphas and flags are leaves of the tree.
@@ -226,7 +226,7 @@ class NativeDotGeneral(aqt_dot_general.DotGeneral):
             if not self.fallback:
                 raise
             _warn(str(error))
-        raw = aqt_dot_general.DotGeneral.fwd.__get__(self)  # type: ignore[attr-defined]
+        raw = aqt_dot_general.DotGeneral.fwd.__get__(self)
         if not residuals:  # AQT's forward pass for gradients has done this
             raw = copy.deepcopy(raw)
             raw.dg_quantizer.init_calibration()

@@ -51,13 +51,15 @@ def _differentiable(spec: Spec) -> Any:
 
     def fwd(lhs: Any, rhs: Any, keys: Any) -> Any:
         out, *kept = _calls.forward(spec, _calls.Given(lhs), _calls.Given(rhs), lhs.dtype, keys[:2], True)
-        avals = _Static((text_of(lhs), text_of(rhs)))
-        return out, (_calls.all_residuals(spec, lhs, rhs, *avals.value, kept), keys, avals)
+        lhs_text, rhs_text = text_of(lhs), text_of(rhs)
+        residuals = _calls.all_residuals(spec, lhs, rhs, lhs_text, rhs_text, kept)
+        return out, (residuals, keys, _Static((lhs_text, rhs_text)))
 
     def bwd(saved: Any, g: Any) -> Any:
         residuals, keys, avals = saved
-        dlhs = _calls.gradient(spec, "lhs", g, residuals, *avals.value, keys[2:4])
-        drhs = _calls.gradient(spec, "rhs", g, residuals, *avals.value, keys[4:6])
+        lhs_text, rhs_text = avals.value
+        dlhs = _calls.gradient(spec, "lhs", g, residuals, lhs_text, rhs_text, keys[2:4])
+        drhs = _calls.gradient(spec, "rhs", g, residuals, lhs_text, rhs_text, keys[4:6])
         return dlhs, drhs, None
 
     function.defvjp(fwd, bwd)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import importlib
 import json
 import os
 import pathlib
@@ -44,9 +45,9 @@ def ffi() -> Any:
     if jax.__version_info__ < (0, 4, 35):
         # XLA would refuse the handlers, with an error that names neither package.
         raise ImportError(f"aqt_native needs jax 0.4.35 or later, but this is jax {jax.__version__}.")
-    module = getattr(jax, "ffi", None)
+    module: Any = getattr(jax, "ffi", None)
     if module is None:
-        from jax.extend import ffi as module  # pylint: disable=import-outside-toplevel
+        module = importlib.import_module("jax.extend.ffi")
     with _lock:
         if not _registered:
             for name in _HANDLERS:

@@ -45,7 +45,8 @@ class QuantizedArray:
 
     @classmethod
     def tree_unflatten(cls, dtype: Any, children: Any) -> QuantizedArray:
-        return cls(*children, dtype)
+        qvalue, scales = children
+        return cls(qvalue, scales, dtype)
 
 
 def convert(params: Any, config: Any, *, contracting: Mapping[str, Sequence[int]] | None = None, key: Any = None) -> Any:

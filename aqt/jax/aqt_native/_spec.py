@@ -96,4 +96,4 @@ class Spec:
 
 def current_layout_is_original() -> bool:
     """Whether JAX now draws random numbers in its original layout."""
-    return not jax.config.jax_threefry_partitionable
+    return not getattr(jax.config, "jax_threefry_partitionable")
