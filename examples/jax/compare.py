@@ -1,5 +1,6 @@
 """Trains one model with two configurations and compares the losses."""
 
+import sys
 import time
 
 import jax
@@ -7,7 +8,7 @@ import numpy as np
 import optax
 
 
-def train(make_model, config, batches, steps, seed):
+def train(name, make_model, config, batches, steps, seed):
     """The losses of `steps` steps, computed operation by operation, and the shortest time of a jitted step in seconds."""
     model = make_model(config)
     optimizer = optax.sgd(0.05)
@@ -35,12 +36,13 @@ def train(make_model, config, batches, steps, seed):
         updates, state = optimizer.update(grads, state, params)
         params = optax.apply_updates(params, updates)
         losses.append(np.asarray(loss))
+        print(f"{name}: step {step + 1} of {steps}", file=sys.stderr, flush=True)
     return losses, best
 
 
 def report(make_model, configs, batches, steps, seed):
     """Trains with each of the two configurations; returns the exit code, 1 if a loss differs."""
-    (names, runs) = zip(*((name, train(make_model, config, batches, steps, seed)) for name, config in configs))
+    (names, runs) = zip(*((name, train(name, make_model, config, batches, steps, seed)) for name, config in configs))
     print(f"jax {jax.__version__}")
     print(f"| step | {' | '.join(names)} | equal bits |")
     print("|---|---|---|---|")
