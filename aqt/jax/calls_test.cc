@@ -210,5 +210,36 @@ TEST(Describe, AContraction) {
             "'f32[5,12' is not a dtype and a shape, such as f32[2,3]");
 }
 
+// The part of a description between "splits": and the next name.
+std::string SplitsOf(const std::string& config) {
+  const std::string text =
+      DescribeContraction(absl::StrCat("dims 1|0||\nconfig\n", config), "f32[8,12]", "f32[12,6]", false).value();
+  const size_t begin = text.find("\"splits\":") + 9;
+  return text.substr(begin, text.find(",\"quantized\"") - begin);
+}
+
+// lhs [m, k], rhs [k, n], g [m, n]; operands of dlhs are g and rhs, those of drhs g and lhs.
+TEST(Describe, WhereOperandsCanBeSplit) {
+  const std::string abs_max = "{ quantizer { int_symmetric { bits: 8 dtype: \"s8\" } abs_max {} } }";
+  const auto products = [](const std::string& fields) {
+    return absl::StrCat("schema: 1 fwd {", fields, "} dlhs {", fields, "} drhs {", fields, "}");
+  };
+  EXPECT_EQ(SplitsOf(products(absl::StrCat("lhs ", abs_max, " rhs ", abs_max))), "[[0],[1],[0],[0],[1],[1]]");
+  EXPECT_EQ(SplitsOf("schema: 1"), "[[0,1],[0,1],[0,1],[0,1],[0,1],[0,1]]");
+  const std::string per_tensor =
+      "{ quantizer { int_symmetric { bits: 8 } abs_max {} calib_shared_axes { per_tensor: true } } }";
+  EXPECT_EQ(SplitsOf(absl::StrCat("schema: 1 fwd { lhs ", per_tensor, "}")), "[[],[0,1],[0,1],[0,1],[0,1],[0,1]]");
+  const std::string constant = "{ quantizer { int_symmetric { bits: 8 } constant { bound { number: 2 } } } }";
+  EXPECT_EQ(SplitsOf(absl::StrCat("schema: 1 fwd { rhs ", constant, "}")), "[[0,1],[0,1],[0,1],[0,1],[0,1],[0,1]]");
+  const std::string shared_noise =
+      "{ quantizer { int_symmetric { bits: 8 noise { kind: NOISE_KIND_JAX_UNIFORM noise_sharing_axes: 0 } } abs_max {} "
+      "} }";
+  EXPECT_EQ(SplitsOf(absl::StrCat("schema: 1 dlhs { lhs ", shared_noise, "}")), "[[0,1],[0,1],[0],[0,1],[0,1],[0,1]]");
+  EXPECT_EQ(SplitsOf(absl::StrCat("schema: 1 drhs { lhs ", shared_noise, "}")), "[[0,1],[0,1],[0,1],[0,1],[],[0,1]]");
+  EXPECT_EQ(SplitsOf(absl::StrCat("schema: 1 fwd { lhs ", abs_max, " rhs ", abs_max,
+                                  " lhs_mid_alpha: 0.5 rhs_mid_alpha: 0.5 }")),
+            "[[],[],[0,1],[0,1],[0,1],[0,1]]");
+}
+
 }  // namespace
 }  // namespace aqt::jax
