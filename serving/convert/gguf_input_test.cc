@@ -20,6 +20,7 @@
 namespace aqt::serving {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -108,6 +109,43 @@ TEST_F(GgufInputTest, TheOtherFilesOfAFolderAreCopied) {
   EXPECT_EQ(ReadText(At("out/tokenizer.json")), "{}");
   EXPECT_THAT(ReadText(At("out/config.json")), HasSubstr("\"model_type\": \"llama\""));
   EXPECT_THAT(report->warnings, ::testing::Contains(HasSubstr("config.json was not copied")));
+}
+
+// The same model, split by gguf 0.19.0 into four files, the first of which has no tensor.
+constexpr char kSplit[] = "tests/golden/gguf/llama_split";
+
+TEST_F(GgufInputTest, ASetOfFilesIsOneModel) {
+  job_.dequantize_to = DType::kF32;
+  ASSERT_TRUE(RunConvertJob(fs_, job_).ok());
+  for (const std::string& in : {std::string(kSplit), io::JoinPath(kSplit, "model-00003-of-00004.gguf")}) {
+    job_.input = in;
+    job_.output = At(std::string(io::BaseName(in)));
+    const absl::StatusOr<ConvertReport> report = RunConvertJob(fs_, job_);
+    ASSERT_TRUE(report.ok()) << report.status();
+    EXPECT_EQ(report->num_dequantized, 14);
+    EXPECT_THAT(ListTree(job_.output),
+                ElementsAre("config.json", "model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors",
+                            "model-00003-of-00003.safetensors", "model.safetensors.index.json"));
+    EXPECT_THAT(DifferentTensors(At("out"), job_.output), IsEmpty());
+  }
+}
+
+TEST_F(GgufInputTest, WhatASetLacksIsNamed) {
+  ASSERT_TRUE(fs_.CreateFolder(At("in")).ok());
+  for (const char* name : {"model-00001-of-00004.gguf", "model-00002-of-00004.gguf", "model-00004-of-00004.gguf"}) {
+    ASSERT_TRUE(io::CopyFile(fs_, io::JoinPath(kSplit, name), io::JoinPath(At("in"), name)).ok());
+  }
+  job_.dequantize_to = DType::kF32;
+  job_.input = At("in");
+  EXPECT_THAT(Refusal(), HasSubstr("lacks 1 of 4 files of a checkpoint (model-00003-of-00004.gguf)"));
+  job_.input = At("in/model-00001-of-00004.gguf");
+  EXPECT_THAT(Refusal(), HasSubstr("is part 1 of 4, and part 3 is missing"));
+  // A file of another place in the set.
+  ASSERT_TRUE(io::CopyFile(fs_, At("in/model-00002-of-00004.gguf"), At("in/model-00003-of-00004.gguf")).ok());
+  for (const std::string& in : {At("in"), At("in/model-00001-of-00004.gguf")}) {
+    job_.input = in;
+    EXPECT_THAT(Refusal(), HasSubstr("is part 3 of 4 by its name, but its metadata has split.no 1"));
+  }
 }
 
 TEST_F(GgufInputTest, ADamagedFileIsNamed) {

@@ -60,7 +60,8 @@ absl::Status CheckNotAdapter(const io::Checkpoint& checkpoint) {
 }
 
 absl::Status CheckNotPart(const io::FileSystem& fs, const io::Checkpoint& checkpoint) {
-  if (checkpoint.is_folder()) return absl::OkStatus();
+  // A file with several shards has brought the others of its set.
+  if (checkpoint.is_folder() || checkpoint.is_sharded()) return absl::OkStatus();
   const std::optional<io::WholeOfFile> whole = io::FindWholeOfFile(fs, checkpoint.path());
   if (!whole.has_value()) return absl::OkStatus();
   const std::string folder(io::FolderOf(checkpoint.path()));

@@ -110,15 +110,18 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const FileSystem& fs, absl::string_v
     result.readers_.push_back(std::move(reader));
     result.stem_ = StemOf(BaseName(path));
     result.index_name_ = absl::StrCat(result.stem_, kIndexSuffix);
+    result.is_sharded_ = result.readers_[0]->shards().size() > 1;
   }
   std::vector<Shard> shards;
   std::vector<TensorInfo> tensors;
   for (const std::unique_ptr<TensorSource>& reader : result.readers_) {
+    const auto first = static_cast<int>(shards.size());
     for (const TensorInfo& tensor : reader->tensors()) {
       tensors.push_back(tensor);
-      tensors.back().shard = static_cast<int>(shards.size());
+      tensors.back().shard += first;
     }
-    shards.push_back(reader->shards()[0]);
+    shards.insert(shards.end(), reader->shards().begin(), reader->shards().end());
+    result.reader_of_.resize(shards.size(), reader.get());
     warnings.insert(warnings.end(), reader->warnings().begin(), reader->warnings().end());
   }
   result.SetContents(std::string(path), std::move(shards), std::move(tensors), std::move(warnings));
@@ -141,7 +144,9 @@ absl::Status Checkpoint::OpenFolder(const FileSystem& fs, const std::string& pat
 
   FileCache cache;
   std::vector<std::string> missing;
+  std::set<std::string> opened;  // some formats open all files of a set with the first one
   for (const std::string& name : shard_names) {
+    if (opened.contains(name)) continue;
     absl::StatusOr<std::unique_ptr<RandomAccessFile>> file = cache.Open(fs, JoinPath(path, name));
     if (has_index_ && absl::IsNotFound(file.status())) {
       missing.push_back(name);
@@ -149,6 +154,8 @@ absl::Status Checkpoint::OpenFolder(const FileSystem& fs, const std::string& pat
     }
     AQT_RETURN_IF_ERROR(file.status());
     AQT_ASSIGN_OR_RETURN(std::unique_ptr<TensorSource> reader, OpenShard(*std::move(file), options.open_other));
+    const std::vector<std::string> of_reader = reader->shard_names();
+    opened.insert(of_reader.begin(), of_reader.end());
     readers_.push_back(std::move(reader));
   }
   if (!missing.empty()) {
@@ -173,7 +180,7 @@ absl::Status Checkpoint::OpenFolder(const FileSystem& fs, const std::string& pat
 }
 
 absl::Status Checkpoint::ReadBytes(const TensorInfo& tensor, int64_t offset, absl::Span<uint8_t> dst) const {
-  return readers_[tensor.shard]->Read(tensor, offset, dst);
+  return reader_of_[tensor.shard]->Read(tensor, offset, dst);
 }
 
 }  // namespace aqt::io

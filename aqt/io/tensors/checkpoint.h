@@ -34,8 +34,9 @@ namespace aqt::io {
 inline constexpr char kModelFile[] = "model.safetensors";             // a model in one file
 inline constexpr char kIndexFile[] = "model.safetensors.index.json";  // the index of a sharded model
 
-// Opens a file of a format other than safetensors, as a source with one shard. Takes `file` if it knows the format of
-// its content; otherwise leaves it and returns null.
+// Opens a file of a format other than safetensors. A format that knows the other files of a set opens them, too: the
+// source has a shard for each. Takes `file` if it knows the format of its content; otherwise leaves it, and returns
+// null.
 using OpenOther = std::function<absl::StatusOr<std::unique_ptr<TensorSource>>(std::unique_ptr<RandomAccessFile>& file)>;
 
 // Options of Checkpoint::Open.
@@ -91,7 +92,8 @@ class Checkpoint final : public TensorSource {
   std::string index_name_;
   std::string index_file_;
   IndexExtras index_extras_;
-  std::vector<std::unique_ptr<TensorSource>> readers_;  // of the shards
+  std::vector<std::unique_ptr<TensorSource>> readers_;
+  std::vector<const TensorSource*> reader_of_;  // of each shard
   std::vector<std::string> other_files_;
   std::vector<std::string> unused_weight_files_;
 };
