@@ -5,13 +5,16 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/gguf/gguf_file.h"
+#include "aqt/io/containers/flax_tree.h"
 #include "aqt/io/containers/open_container.h"
 #include "aqt/io/printable.h"
 #include "aqt/io/tensors/checkpoint_files.h"
+#include "aqt/io/tensors/safetensors.h"
 #include "aqt/stored/stored_config.h"
 #include "serving/families/module_name.h"
 #include "serving/formats/plain_quantized.h"
@@ -37,6 +40,11 @@ io::CheckpointOptions InputFiles(const io::FileSystem& fs, const InputFileOption
 namespace {
 
 constexpr char kMxfp4[] = "mxfp4";  // stored::DequantizedSource::format()
+
+// A safetensors file says by its names what its tensors are.
+bool IsFlaxModel(const io::Checkpoint& checkpoint) {
+  return !absl::EndsWith(checkpoint.shards()[0].name, io::kSafetensorsSuffix) && io::IsFlaxTree(checkpoint);
+}
 
 // A tensor with all experts of a layer, by its name.
 bool HoldsExperts(const io::TensorInfo& tensor) {
@@ -90,6 +98,10 @@ absl::StatusOr<ModelInput> ModelInput::Open(const io::FileSystem& fs, const io::
   input.layout_ = ExpertLayoutOf(input.model_.facts, options.families);
   if (io::IsFrozenTree(checkpoint)) {
     AQT_RETURN_IF_ERROR(input.OpenFrozen(options));
+    return input;
+  }
+  if (IsFlaxModel(checkpoint)) {
+    AQT_ASSIGN_OR_RETURN(input.flax_, io::OpenFlaxTree(checkpoint));
     return input;
   }
   if (const io::TensorSource::Shard& file = checkpoint.shards()[0]; !file.stored_as.empty()) {
@@ -149,6 +161,7 @@ absl::Status ModelInput::Dequantize(const io::FileSystem& fs, DType dtype) {
 const io::TensorSource& ModelInput::unsplit() const {
   if (dequantized_ != nullptr) return *dequantized_;
   if (frozen_ != nullptr) return *frozen_->tensors;
+  if (flax_ != nullptr) return *flax_;
   return *checkpoint_;
 }
 

@@ -99,6 +99,7 @@ class ModelInput {
   const io::TensorSource& unsplit() const;
 
   const io::Checkpoint* checkpoint_;
+  std::unique_ptr<io::TensorSource> flax_;  // the parameters of a flax model under PyTorch's names; otherwise null
   ModelConfig model_;
   DType dtype_ = DType::kF32;
   std::unique_ptr<io::FrozenTree> frozen_;

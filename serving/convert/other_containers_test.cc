@@ -122,6 +122,21 @@ TEST_F(OtherContainers, ServingTreeOfAqt) {
   }
 }
 
+TEST_F(OtherContainers, AFlaxModelWithoutFrozenValues) {
+  Copy("flax_bert.msgpack", "in/flax_model.msgpack");
+  absl::StatusOr<ConvertReport> report = Run(Preset("w8a16"));
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(report->num_quantized, 7);
+  // Property: the same output as from the same model in PyTorch's names.
+  ASSERT_TRUE(io::LocalFileSystem().Remove(At("in/flax_model.msgpack")).ok());
+  Copy("flax_bert.msgpack.torch.safetensors", "in/model.safetensors");
+  ConvertJob job = Preset("w8a16");
+  job.output = At("from_torch");
+  report = Run(job);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_THAT(DifferentTensors(At("out"), At("from_torch")), IsEmpty());
+}
+
 TEST_F(OtherContainers, ServingTreesWithARecipe) {
   ConvertJob job = Preset("w8a16");
   job.input = io::JoinPath(kTestData, "frozen_legacy_int8.msgpack");

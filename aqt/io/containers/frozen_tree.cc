@@ -19,7 +19,7 @@
 #include "aqt/core/shape.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/io/containers/container_source.h"
-#include "aqt/io/file.h"
+#include "aqt/io/containers/flax_tree.h"
 #include "aqt/io/json.h"
 
 namespace aqt::io {
@@ -36,24 +36,6 @@ constexpr absl::string_view kSides[] = {".qrhs.", ".qlhs."};
 
 // The most parts of a name, which are compared with each other.
 constexpr size_t kMaxParts = 100;
-
-// A tensor of a source as a file.
-class TensorFile final : public RandomAccessFile {
- public:
-  TensorFile(const TensorSource& source, const TensorInfo& tensor) : source_(source), tensor_(tensor) {
-    info_.size = tensor.num_bytes();
-  }
-  const std::string& path() const override { return source_.path(); }
-  const FileInfo& info() const override { return info_; }
-  absl::Status Read(int64_t offset, absl::Span<uint8_t> dst) const override {
-    return source_.Read(tensor_, offset, dst);
-  }
-
- private:
-  const TensorSource& source_;
-  const TensorInfo& tensor_;
-  FileInfo info_;
-};
 
 // A frozen value and what belongs to it.
 struct Frozen {
@@ -109,8 +91,7 @@ class Builder {
     for (const TensorInfo& tensor : tree_.tensors()) {
       if (!consumed_.contains(tensor.name)) AddOther(tensor);
     }
-    const TensorFile file(tree_, tree_.tensors()[0]);
-    AQT_ASSIGN_OR_RETURN(result_.tensors, ContainerSource::Make(file, std::move(tensors_), {}, {}, ContainerMemory()));
+    AQT_ASSIGN_OR_RETURN(result_.tensors, ViewsOfTree(tree_, std::move(tensors_), {}));
     return std::move(result_);
   }
 
@@ -300,36 +281,18 @@ class Builder {
 
   // A parameter that is not frozen, or a variable of another collection.
   void AddOther(const TensorInfo& tensor) {
-    absl::string_view name = tensor.name;
+    const absl::string_view name = tensor.name;
     const size_t params = absl::StartsWith(name, kParams) ? 0 : name.find(absl::StrCat(".", kParams));
     if (params == absl::string_view::npos) return Add(tensor, std::string(name), tensor.shape);
-    name.remove_prefix(params == 0 ? kParams.size() : params + 1 + kParams.size());
-    absl::string_view module = name;
-    const Shape& shape = tensor.shape;
-    if (absl::ConsumeSuffix(&module, ".kernel") && (shape.rank() == 2 || shape.rank() == 4)) {
-      const std::string weight = absl::StrCat(module, ".weight");
-      if (shape.rank() == 2) return AddTransposed(tensor, weight, shape[1], shape[0]);
-      // [height, width, in, out] of a convolution becomes [out, in, height, width].
-      const int64_t out = shape[3], in = shape[2], width = shape[1];
-      return Add(tensor, weight, {out, in, shape[0], width}, {1, out, width * in * out, in * out});
-    }
-    module = name;
-    const bool is_weight =
-        absl::ConsumeSuffix(&module, ".embedding") || (shape.rank() == 1 && absl::ConsumeSuffix(&module, ".scale"));
-    Add(tensor, is_weight ? absl::StrCat(module, ".weight") : std::string(name), shape);
+    const size_t begin = params == 0 ? kParams.size() : params + 1 + kParams.size();
+    tensors_.push_back(FlaxParameters(tree_, name.substr(0, begin)).Convert(tensor));
   }
 
-  // [columns, rows] of a tensor that is [rows, columns] in row-major order.
   void AddTransposed(const TensorInfo& tensor, std::string name, int64_t columns, int64_t rows) {
-    Add(tensor, std::move(name), {columns, rows}, {1, columns});
+    tensors_.push_back(TransposedTensor(tree_, tensor, std::move(name), columns, rows));
   }
-
-  void Add(const TensorInfo& tensor, std::string name, const Shape& shape, std::vector<int64_t> strides = {}) {
-    StoredTensor stored;
-    stored.spec = {std::move(name), tensor.dtype, shape};
-    stored.data = std::make_shared<TensorFile>(tree_, tensor);
-    stored.strides = std::move(strides);
-    tensors_.push_back(std::move(stored));
+  void Add(const TensorInfo& tensor, std::string name, const Shape& shape) {
+    tensors_.push_back(ViewOfTensor(tree_, tensor, std::move(name), shape));
   }
 
   const TensorSource& tree_;

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/io/foreign_file.h"
@@ -22,9 +23,11 @@ namespace aqt::io {
 namespace {
 
 constexpr absl::string_view kIndexPart = ".index";
+// An index of such files joins keys with slashes, where names of tensors have dots.
+constexpr absl::string_view kFlaxSuffix = ".msgpack";
 // Of the other formats; the first one of which a folder has files is read.
 constexpr FileNames kOtherNames[] = {{".bin", "pytorch_model"},
-                                     {".msgpack", "flax_model"},
+                                     {kFlaxSuffix, "flax_model"},
                                      {".gguf", ""},
                                      {".npz", ""},
                                      {".pth", ""},
@@ -78,6 +81,9 @@ absl::Status ReadIndex(const FileSystem& fs, const std::string& folder, const st
   }
   files.index = name;
   files.weight_map = *std::move(parsed);
+  if (files.names.suffix == kFlaxSuffix) {
+    for (auto& [tensor, file] : files.weight_map) tensor = absl::StrReplaceAll(tensor, {{"/", "."}});
+  }
   std::set<std::string> shards;
   for (const auto& [tensor, file] : files.weight_map) shards.insert(file);
   files.shards.assign(shards.begin(), shards.end());
