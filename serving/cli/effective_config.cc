@@ -1,7 +1,6 @@
 #include "serving/cli/effective_config.h"
 
 #include <algorithm>
-#include <cstdint>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -9,19 +8,17 @@
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/program.h"
 #include "aqt/graph/saved/program_proto.h"
-#include "aqt/ops/saved/composite_proto.h"
 #include "aqt/quant/text/config_proto.h"
 #include "aqt/transforms/quantize/inject.h"
 #include "aqt/transforms/quantize/inject_outline.h"
 #include "aqt/transforms/quantize/inject_proto.h"
+#include "serving/engine/read_program.h"
 #include "serving/formats/quantization_config.h"
 #include "serving/plan/convert_config.h"
 #include "serving/plan/recipe.h"
 
 namespace aqt::serving {
 namespace {
-
-constexpr int64_t kMaxProgramBytes = int64_t{1} << 30;
 
 absl::StatusOr<std::string> OfPreset(const io::FileSystem& fs, absl::string_view kind, absl::string_view name) {
   if (kind == "dot_general") {
@@ -85,13 +82,6 @@ absl::StatusOr<std::string> EffectiveConfig(const io::FileSystem& fs, absl::stri
                                             absl::string_view source) {
   AQT_ASSIGN_OR_RETURN(const bool is_preset, IsPreset(fs, kind, source));
   return is_preset ? OfPreset(fs, kind, source) : OfFile(fs, kind, source);
-}
-
-absl::StatusOr<Program> ReadProgram(const io::FileSystem& fs, absl::string_view file) {
-  AQT_ASSIGN_OR_RETURN(const std::string bytes, io::ReadFile(fs, file, kMaxProgramBytes));
-  absl::StatusOr<Program> program = LoadProgram(bytes, ops::ProgramCodecs());
-  if (!program.ok()) return Annotate(program.status(), file);
-  return program;
 }
 
 absl::StatusOr<std::string> InjectionReport(const io::FileSystem& fs, absl::string_view source,

@@ -8,7 +8,6 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "aqt/graph/program.h"
 #include "aqt/io/file.h"
 #include "aqt/transforms/quantize/inject.h"
 
@@ -23,9 +22,6 @@ std::vector<std::string> PresetNames(absl::string_view kind);
 // The full configuration as a textproto; `source` names a preset or a file. InvalidArgument, beginning with
 // file:line:column if the file is wrong, or listing the presets if `source` is neither.
 absl::StatusOr<std::string> EffectiveConfig(const io::FileSystem& fs, absl::string_view kind, absl::string_view source);
-
-// Reads a saved program.
-absl::StatusOr<Program> ReadProgram(const io::FileSystem& fs, absl::string_view file);
 
 // The inject configuration of a textproto file. The errors of reading, and of InjectConfigFromText.
 absl::StatusOr<InjectConfig> InjectConfigOfFile(const io::FileSystem& fs, absl::string_view path);

@@ -24,6 +24,7 @@
 #include "serving/cli/program_command_names.h"
 #include "serving/cli/shared_flags.h"
 #include "serving/cli/suggest.h"
+#include "serving/engine/read_program.h"
 #include "serving/tools/exit_code.h"
 #include "serving/tools/report_json-inl.h"
 

@@ -7,19 +7,16 @@
 #include "absl/strings/str_cat.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/program.h"
-#include "aqt/graph/saved/program_proto.h"
 #include "aqt/io/printable.h"
 #include "aqt/models/encoder_model.h"
-#include "aqt/ops/saved/composite_proto.h"
 #include "aqt/tokenizers/tokenizer.h"
+#include "serving/engine/read_program.h"
 #include "serving/engine/row_model.h"
 #include "serving/engine/text_engine.h"
 #include "serving/http/infer_tensors.h"
 
 namespace aqt::serving {
 namespace {
-
-constexpr int64_t kMaxProgramBytes = int64_t{1} << 36;
 
 ServedModelStats StatsOf(const EngineStats& stats) {
   return {.waiting = stats.waiting,
@@ -150,10 +147,7 @@ class ProgramModel final : public ServedModel {
   ServedModelInfo info_;
 };
 
-absl::StatusOr<std::shared_ptr<const ServedModel>> OpenProgram(const io::FileSystem& fs, const std::string& path,
-                                                               const EngineOptions& options) {
-  AQT_ASSIGN_OR_RETURN(const std::string bytes, io::ReadFile(fs, path, kMaxProgramBytes));
-  AQT_ASSIGN_OR_RETURN(Program program, LoadProgram(bytes, ops::ProgramCodecs()));
+absl::StatusOr<std::shared_ptr<const ServedModel>> ServeProgram(Program program, const EngineOptions& options) {
   AQT_ASSIGN_OR_RETURN(const std::shared_ptr<const RowModel> rows, MakeRowModel({std::move(program)}, {}, {}));
   AQT_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::Make(rows, options));
   auto model = std::make_shared<ProgramModel>(std::move(engine));
@@ -167,7 +161,8 @@ absl::StatusOr<std::shared_ptr<const ServedModel>> OpenModel(const io::FileSyste
                                                              const OpenModelOptions& options) {
   AQT_ASSIGN_OR_RETURN(const io::FileInfo info, fs.Stat(path));
   if (info.kind != io::FileKind::kFolder) {
-    absl::StatusOr<std::shared_ptr<const ServedModel>> model = OpenProgram(fs, std::string(path), options.engine);
+    AQT_ASSIGN_OR_RETURN(Program program, ReadProgram(fs, path));
+    absl::StatusOr<std::shared_ptr<const ServedModel>> model = ServeProgram(std::move(program), options.engine);
     if (model.ok()) return model;
     return Annotate(model.status(), io::PrintableLine(path));
   }
