@@ -505,6 +505,16 @@ TEST_F(AqtTest, PrintsAndDrawsASavedProgram) {
   EXPECT_THAT(out_, HasSubstr("label=\"aqt_dot_general\\nint8 * int8\\nf32[1,10]\", fillcolor=\"#bfe3b8\""));
   EXPECT_EQ(Run({"program", "model.aqtprog", "--draw", "svg", "--depth", "1"}), 0);
   EXPECT_THAT(out_, AllOf(HasSubstr(">1 equation</text>"), HasSubstr(">@mlp</text>")));
+  EXPECT_EQ(Run({"program", "model.aqtprog", "--json"}), 0);
+  const nlohmann::json report = nlohmann::json::parse(out_);
+  EXPECT_EQ(report["inputs"][1], nlohmann::json::parse(R"({"variable": 1, "dtype": "f32", "shape": [64, 10],
+                                                           "kind": "param", "name": "w"})"));
+  ASSERT_EQ(report["equations"].size(), 1u);
+  EXPECT_EQ(report["equations"][0]["operation"], "aqt_dot_general");
+  EXPECT_EQ(report["equations"][0]["scope"], "mlp/fc");
+  EXPECT_EQ(report["equations"][0]["inputs"], nlohmann::json({0, 1}));
+  EXPECT_EQ(report["outputs"][0]["variable"], report["equations"][0]["outputs"][0]["variable"]);
+  ExpectError({"program", "model.aqtprog", "--json", "--draw", "dot"}, 2, "give one of them");
   ExpectError({"program", "model.aqtprog", "--depth", "1"}, 2, "add --draw svg or --draw dot");
   ExpectError({"program", "model.aqtprog", "--draw", "png"}, 2, "png");
   ExpectError({"program", "missing.aqtprog"}, 4, "missing.aqtprog");

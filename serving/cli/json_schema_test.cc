@@ -9,9 +9,16 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/types/span.h"
 #include "aqt/core/dtype.h"
+#include "aqt/graph/basic_ops.h"
+#include "aqt/graph/program.h"
+#include "aqt/graph/saved/program_proto.h"
+#include "aqt/graph/trace.h"
+#include "aqt/graph/value.h"
 #include "aqt/io/file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -170,6 +177,11 @@ TEST_F(JsonSchemaTest, EveryReport) {
                            {"run", model_ + "_classes", "--text", "w7 w8", "--pair", "w9"},
                            {"run", model_ + "_tokens", "--text", "w7 w8"}});
   ExpectDocumented("bench", {{"bench", model_, "--shapes", "1x4,2x12", "--seconds", "0"}});
+  const absl::StatusOr<Program> program =
+      Trace([](absl::Span<const Value> in) { return std::vector<Value>{in[0] * 2.0f}; },
+            {{{SlotKind::kData, "x"}, {DType::kF32, {2, 3}}}});
+  WriteText("model.aqtprog", *SaveProgram(*program));
+  ExpectDocumented("program", {{"program", "model.aqtprog"}});
   std::set<std::string> documented;
   for (const auto& [name, definition] : definitions_.items()) documented.insert(name);
   EXPECT_EQ(checked_, documented);

@@ -22,6 +22,7 @@
 #include "serving/cli/effective_config.h"
 #include "serving/cli/flags.h"
 #include "serving/cli/program_command_names.h"
+#include "serving/cli/program_json.h"
 #include "serving/cli/shared_flags.h"
 #include "serving/cli/suggest.h"
 #include "serving/engine/read_program.h"
@@ -40,7 +41,8 @@ constexpr char kConfigExamples[] = R"(Examples:
 constexpr char kProgramExamples[] = R"(Examples:
   aqt program model.aqtprog > model.txt
   aqt program model.aqtprog --draw svg --depth 2 > model.svg
-  aqt program model.aqtprog --draw dot | dot -Tpdf > model.pdf)";
+  aqt program model.aqtprog --draw dot | dot -Tpdf > model.pdf
+  aqt program model.aqtprog --json | jq -r '.equations[].operation' | sort | uniq -c)";
 
 // Lines in which names can neither move a terminal's cursor nor break its display.
 std::string PrintableText(absl::string_view text) {
@@ -97,7 +99,15 @@ absl::StatusOr<ExitCode> RunProgram(const Flags& flags, const io::FileSystem& fs
   if (flags.depth.has_value() && flags.draw.empty()) {
     return absl::InvalidArgumentError("--depth folds the scopes of a drawing; add --draw svg or --draw dot");
   }
+  if (flags.json && !flags.draw.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--json prints the program as JSON, and --draw ", flags.draw, " a drawing; give one of them"));
+  }
   AQT_ASSIGN_OR_RETURN(const Program program, ReadProgram(fs, flags.input));
+  if (flags.json) {
+    console.out << ProgramToJson(program, flags.input);
+    return ExitCode::kOk;
+  }
   const DrawOptions options{.depth = flags.depth, .paint = ops::PaintNumerics};
   console.out << PrintableText(flags.draw.empty()    ? ToText(program)
                                : flags.draw == "svg" ? DrawSvg(program, options)
@@ -136,6 +146,7 @@ CLI::App* AddProgram(CLI::App& app, Flags& flags) {
   program->add_option("--depth", flags.depth, "one box for each scope of N levels, such as 1 for all of \"mlp/...\"")
       ->check(CLI::Range(0, 1000))
       ->type_name("N");
+  AddJson(*program, flags);
   return program;
 }
 
