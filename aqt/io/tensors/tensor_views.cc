@@ -19,6 +19,10 @@ constexpr int64_t kMaxGapBytes = 4 << 10;
 // Columns that are transposed together, so that rows are written in whole cache lines.
 constexpr int64_t kColumnUnit = 32;
 constexpr int64_t kPanelBytes = 6 << 20;
+// Of a panel, read by one thread at a time.
+constexpr int64_t kLoadBytes = 256 << 10;
+// Columns of a panel that are transposed together: their lines, and those of the result, stay in a cache of 1 MiB.
+constexpr int64_t kColumnTile = 256;
 constexpr size_t kMaxPanels = 2;
 
 template <class T>
@@ -102,6 +106,34 @@ void TransposeInto(int64_t size, const uint8_t* src, int64_t src_pitch, int64_t 
   }
 }
 
+// dst[i] = src[i * step] for elements of one size. `src` has kSlack readable bytes behind its end.
+template <class T>
+void TakeElements(const uint8_t* src, int64_t step, int64_t n, uint8_t* dst) {
+  constexpr int64_t kSize = sizeof(T), kN = 16 / kSize;
+  int64_t i = 0;
+  for (; step == 2 && i + kN <= n; i += kN) {
+    Vector<T> a, b;
+    std::memcpy(&a, src + 2 * i * kSize, 16);
+    std::memcpy(&b, src + 2 * i * kSize + 16, 16);
+    a = EverySecond<T>(a, b, std::make_index_sequence<kN>());
+    std::memcpy(dst + i * kSize, &a, 16);
+  }
+  for (; i < n; ++i) std::memcpy(dst + i * kSize, src + i * step * kSize, kSize);
+}
+
+void TakeInto(int64_t size, const uint8_t* src, int64_t step, int64_t n, uint8_t* dst) {
+  if (step == 1) {
+    std::memcpy(dst, src, static_cast<size_t>(n * size));
+    return;
+  }
+  switch (size) {
+    case 1: return TakeElements<uint8_t>(src, step, n, dst);
+    case 2: return TakeElements<uint16_t>(src, step, n, dst);
+    case 4: return TakeElements<uint32_t>(src, step, n, dst);
+    default: return TakeElements<uint64_t>(src, step, n, dst);
+  }
+}
+
 // Memory that is not set to zero first.
 std::unique_ptr<uint8_t[]> Scratch(int64_t bytes) {
   return std::make_unique_for_overwrite<uint8_t[]>(static_cast<size_t>(bytes + kSlack));
@@ -170,14 +202,17 @@ class ViewSource::Buffers {
   size_t made_ = 0;
 };
 
-// Rows of a transposed view, which several threads may load together: each takes the next range of columns.
+// Rows of a transposed view, in the order of its tensor: column by column. A read transposes what it asks for, into
+// memory that is smaller than a panel and stays in cache. Several threads may load a panel together: each takes the
+// next range of columns.
 struct ViewSource::Panel {
-  Panel(const View& of, int64_t first, int64_t n, Buffers& from)
-      : view(of), first_row(first), rows(n), buffers(from), bytes(from.Take()) {}
+  Panel(const View& of, int64_t first, int64_t n, bool whole, Buffers& from)
+      : view(of), first_row(first), rows(n), reads_whole(whole), buffers(from), bytes(from.Take()) {}
   ~Panel() { buffers.Give(std::move(bytes)); }
 
   const View& view;
   const int64_t first_row, rows;
+  const bool reads_whole;  // reads what is between its columns as well
   Buffers& buffers;
   std::unique_ptr<uint8_t[]> bytes;  // kPanelBytes
   std::mutex mutex;
@@ -337,9 +372,9 @@ absl::Status ViewSource::ReadPanels(const View& view, const Box& box, uint8_t* d
     } else {
       const std::shared_ptr<Panel> panel = FindPanel(view, first, rows);
       AQT_RETURN_IF_ERROR(LoadPanel(*panel));
-      for (int64_t r = row; r < end; ++r) {
-        std::memcpy(dst + (r - row) * row_bytes, panel->bytes.get() + ((r - first) * view.cols + box.col) * view.size,
-                    static_cast<size_t>(row_bytes));
+      for (int64_t c = 0; c < box.cols; c += kColumnTile) {
+        TransposeInto(view.size, panel->bytes.get() + ((box.col + c) * rows + row - first) * view.size, rows, 1,
+                      end - row, std::min(kColumnTile, box.cols - c), dst + c * view.size, box.cols);
       }
     }
     dst += (end - row) * row_bytes;
@@ -357,42 +392,64 @@ std::shared_ptr<ViewSource::Panel> ViewSource::FindPanel(const View& view, int64
     panels_.splice(panels_.begin(), panels_, found);
   } else {
     if (panels_.size() == kMaxPanels) panels_.pop_back();
-    panels_.push_front(std::make_shared<Panel>(view, first_row, rows, *buffers_));
+    // The first panel of a matrix reads all of it, in its order, so that the system has it in its cache: the others
+    // read small pieces, which would be slow on a disk.
+    const std::pair<const TensorInfo*, int64_t> matrix(view.tensor, view.first / view.col_step);
+    const bool whole = matrix != last_read_ || ReadsThroughGaps(view, (rows - 1) * view.row_step + 1);
+    last_read_ = matrix;
+    panels_.push_front(std::make_shared<Panel>(view, first_row, rows, whole, *buffers_));
   }
   return panels_.front();
 }
 
-// Reads the matrix that a transposed view is a part of in its order, so that the system has it in its cache: its panels
-// read small pieces, which would be slow on a disk.
-absl::Status ViewSource::ReadOnce(const View& view) const {
-  const int64_t bytes = view.col_step * view.size, column = view.first / view.col_step;
-  {
-    const std::lock_guard<std::mutex> lock(last_read_mutex_);
-    const std::pair<const TensorInfo*, int64_t> matrix(view.tensor, column);
-    if (matrix == last_read_) return absl::OkStatus();
-    last_read_ = matrix;
+// Columns [col, col + cols).
+absl::Status ViewSource::ReadColumns(const Panel& panel, int64_t col, int64_t cols) const {
+  const View& view = panel.view;
+  const int64_t size = view.size, step = view.row_step, span = (panel.rows - 1) * step + 1;
+  const int64_t first = view.first + panel.first_row * step;
+  const auto read = [&](int64_t element, uint8_t* to, int64_t count) {
+    return base_.Read(*view.tensor, element * size, absl::MakeSpan(to, static_cast<size_t>(count * size)));
+  };
+  const auto place = [&](int64_t c) { return panel.bytes.get() + c * panel.rows * size; };
+  const int64_t of_scratch = kScratchBytes / size / step * step;  // elements
+  const std::unique_ptr<uint8_t[]> scratch = panel.reads_whole || step > 1 ? Scratch(kScratchBytes) : nullptr;
+  // Several columns at a time, with what is between them.
+  const int64_t at_once = panel.reads_whole ? of_scratch / view.col_step : 0;
+  for (int64_t c = col; at_once > 1 && c < col + cols; c += at_once) {
+    const int64_t n = std::min(at_once, col + cols - c);
+    AQT_RETURN_IF_ERROR(read(first + c * view.col_step, scratch.get(), (n - 1) * view.col_step + span));
+    for (int64_t i = 0; i < n; ++i) {
+      TakeInto(size, scratch.get() + i * view.col_step * size, step, panel.rows, place(c + i));
+    }
   }
-  const std::unique_ptr<uint8_t[]> scratch = Scratch(kScratchBytes);
-  const int64_t end = std::min((column + view.cols) * bytes, view.tensor->num_bytes());
-  for (int64_t at = column * bytes; at < end; at += kScratchBytes) {
-    AQT_RETURN_IF_ERROR(base_.Read(
-        *view.tensor, at, absl::MakeSpan(scratch.get(), static_cast<size_t>(std::min(kScratchBytes, end - at)))));
+  if (at_once > 1) return absl::OkStatus();
+  // A column at a time, in parts.
+  for (int64_t c = col; c < col + cols; ++c) {
+    const int64_t begin = first + c * view.col_step;
+    if (scratch == nullptr) {
+      AQT_RETURN_IF_ERROR(read(begin, place(c), span));
+      continue;
+    }
+    const int64_t end = panel.reads_whole && c + 1 < view.cols ? view.col_step : span;
+    for (int64_t at = 0; at < end; at += of_scratch) {
+      const int64_t n = std::min(of_scratch, end - at), row = at / step;
+      AQT_RETURN_IF_ERROR(read(begin + at, scratch.get(), n));
+      const int64_t rows = std::min((n + step - 1) / step, panel.rows - row);
+      if (rows > 0) TakeInto(size, scratch.get(), step, rows, place(c) + row * size);
+    }
   }
   return absl::OkStatus();
 }
 
 absl::Status ViewSource::LoadPanel(Panel& panel) const {
   const View& view = panel.view;
-  const int64_t span = (panel.rows - 1) * view.row_step + 1;
-  const int64_t at_once = ColumnsAtOnce(span * view.size);
+  const int64_t at_once = std::max<int64_t>(1, kLoadBytes / (panel.rows * view.size));
   std::unique_lock<std::mutex> lock(panel.mutex);
-  if (panel.next_col == 0 && panel.status.ok() && !ReadsThroughGaps(view, span)) panel.status = ReadOnce(view);
   while (panel.status.ok() && panel.next_col < view.cols) {
     const int64_t col = panel.next_col, n = std::min(at_once, view.cols - col);
     panel.next_col += n;
     lock.unlock();
-    const absl::Status status =
-        ReadTransposed(view, {panel.first_row, panel.rows, col, n}, view.cols, panel.bytes.get() + col * view.size);
+    const absl::Status status = ReadColumns(panel, col, n);
     lock.lock();
     panel.status.Update(status);
     panel.cols_done += n;

@@ -30,7 +30,7 @@ struct TensorView {
 
 // A source whose views replace the tensors that they are parts of; all other tensors are those of `base`.
 //
-// A range of a view is read from the range of its tensor that it covers; from a transposed one, panels of rows are kept
+// A range of a view is read from the range of its tensor that it covers; of a transposed one, panels of rows are kept
 // for the next call, because each of their columns is a read of its own. Memory: 12 MiB for these, and 96 KiB for each
 // thread.
 class ViewSource final : public TensorSource {
@@ -72,7 +72,7 @@ class ViewSource final : public TensorSource {
   absl::Status ReadTransposed(const View& view, const Box& box, int64_t pitch, uint8_t* dst) const;
   absl::Status ReadPanels(const View& view, const Box& box, uint8_t* dst) const;
   absl::Status LoadPanel(Panel& panel) const;
-  absl::Status ReadOnce(const View& view) const;
+  absl::Status ReadColumns(const Panel& panel, int64_t col, int64_t cols) const;
   static bool ReadsThroughGaps(const View& view, int64_t span);
   std::shared_ptr<Panel> FindPanel(const View& view, int64_t first_row, int64_t rows) const;
 
@@ -82,8 +82,7 @@ class ViewSource final : public TensorSource {
   const std::unique_ptr<Buffers> buffers_;
   mutable std::mutex mutex_;
   mutable std::list<std::shared_ptr<Panel>> panels_;         // the latest first; guarded by mutex_
-  mutable std::pair<const TensorInfo*, int64_t> last_read_;  // of ReadOnce; guarded by last_read_mutex_
-  mutable std::mutex last_read_mutex_;                       // not mutex_, which is held while a panel waits for memory
+  mutable std::pair<const TensorInfo*, int64_t> last_read_;  // the matrix of the latest panel; guarded by mutex_
 };
 
 }  // namespace aqt::io

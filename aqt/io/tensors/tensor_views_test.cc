@@ -105,12 +105,13 @@ TEST(TensorViews, RandomRangesOfRandomViews) {
 }
 
 // A transposed matrix of several panels, read by several threads in blocks of rows, as a conversion does.
-TEST(TensorViews, ThreadsShareThePanelsOfATransposedMatrix) {
-  constexpr int64_t kRows = 5000, kCols = 520, kBlock = 301;
+void ExpectSharedPanels(int64_t rows, int64_t cols, int64_t step) {
+  constexpr int64_t kBlock = 301;
   std::mt19937 rng(8);
-  const Array array = RandomBytes(DType::kF32, {kCols, kRows}, rng);
+  const Array array = RandomBytes(DType::kF32, {cols, rows * step}, rng);
   const MemorySource base("m", {{"whole", array}});
-  const TensorView view{.name = "view", .shape = {kRows, kCols}, .row_step = 1, .col_step = kRows};
+  const TensorView view{
+      .name = "view", .shape = {rows, cols}, .first = step - 1, .row_step = step, .col_step = rows * step};
   const std::unique_ptr<ViewSource> source = OneView(base, "whole", view);
   const Bytes expected = Expected(array, view);
   Bytes actual(expected.size());
@@ -118,8 +119,8 @@ TEST(TensorViews, ThreadsShareThePanelsOfATransposedMatrix) {
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&] {
-      for (int64_t row; (row = next.fetch_add(kBlock)) < kRows;) {
-        const int64_t begin = row * kCols * 4, end = std::min(row + kBlock, kRows) * kCols * 4;
+      for (int64_t row; (row = next.fetch_add(kBlock)) < rows;) {
+        const int64_t begin = row * cols * 4, end = std::min(row + kBlock, rows) * cols * 4;
         EXPECT_TRUE(source->Read(source->tensors()[0], begin, absl::MakeSpan(actual).subspan(begin, end - begin)).ok());
       }
     });
@@ -127,6 +128,13 @@ TEST(TensorViews, ThreadsShareThePanelsOfATransposedMatrix) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(actual, expected);
   EXPECT_LE(base.largest_read(), 4 << 20);
+}
+
+TEST(TensorViews, ThreadsShareThePanelsOfATransposedMatrix) { ExpectSharedPanels(5000, 520, 1); }
+TEST(TensorViews, ThreadsShareThePanelsOfEverySecondColumn) { ExpectSharedPanels(5000, 520, 2); }
+TEST(TensorViews, ColumnsThatAreReadInParts) {  // longer than what a thread reads at a time
+  ExpectSharedPanels(13000, 200, 2);
+  ExpectSharedPanels(26000, 130, 1);
 }
 
 TEST(TensorViews, ViewsReplaceTheirTensor) {
