@@ -97,26 +97,60 @@ bool EncodeMXFP4(const float* x, uint8_t* out) {
 constexpr int kCandidates = 9;
 float Stretch(int candidate) { return static_cast<float>(candidate - kCandidates / 2) * 0.25f; }
 
-// Sums have eight parts, so that they are vectorized and still have one order.
-struct Sum {
-  float parts[8] = {};
+// Eight numbers at a time. Compilers do not find these vectors by themselves.
+struct Eight {
+  using Four __attribute__((vector_size(16))) = float;
+  Four low = {}, high = {};
+
+  static Eight Load(const float* x) {
+    Eight v;
+    std::memcpy(&v.low, x, sizeof(v.low));
+    std::memcpy(&v.high, x + 4, sizeof(v.high));
+    return v;
+  }
+  void Store(float* x) const {
+    std::memcpy(x, &low, sizeof(low));
+    std::memcpy(x + 4, &high, sizeof(high));
+  }
+  // Always in the same order.
   float Total() const {
-    return ((parts[0] + parts[4]) + (parts[2] + parts[6])) + ((parts[1] + parts[5]) + (parts[3] + parts[7]));
+    const Four sums = low + high;
+    return (sums[0] + sums[2]) + (sums[1] + sums[3]);
+  }
+  Eight& operator+=(const Eight& other) {
+    low += other.low;
+    high += other.high;
+    return *this;
   }
 };
+Eight operator+(const Eight& a, float b) { return {a.low + b, a.high + b}; }
+Eight operator-(const Eight& a, float b) { return {a.low - b, a.high - b}; }
+Eight operator*(const Eight& a, float b) { return {a.low * b, a.high * b}; }
+Eight operator-(const Eight& a, const Eight& b) { return {a.low - b.low, a.high - b.high}; }
+Eight operator*(const Eight& a, const Eight& b) { return {a.low * b.low, a.high * b.high}; }
+
+// The nearest integers within [least, most].
+Eight::Four NearestWithin(Eight::Four x, float least, float most) {
+  constexpr float kMagic = 0x1.8p23f;  // as in Nearest
+  x = (x + kMagic) - kMagic;
+  const Eight::Four low = {least, least, least, least}, high = {most, most, most, most};
+  x = low < x ? x : low;
+  return x < high ? x : high;
+}
+Eight NearestWithin(const Eight& x, float least, float most) {
+  return {NearestWithin(x.low, least, most), NearestWithin(x.high, least, most)};
+}
 
 // Q6_K: a scale for 16 values whose codes are in [-32, 31].
 float BestScale(const float* x, float plain) {
   float best = plain, best_gain = 0;
   for (int candidate = 0; plain != 0 && candidate < kCandidates; ++candidate) {
     const float inverse = Reciprocal(plain) * ((32 + Stretch(candidate)) / 32);
-    Sum xq, qq;
+    Eight xq, qq;
     for (int i = 0; i < 16; i += 8) {
-      for (int k = 0; k < 8; ++k) {
-        const float q = std::min(31.0f, std::max(-32.0f, Nearest(x[i + k] * inverse)));
-        xq.parts[k] += x[i + k] * q;
-        qq.parts[k] += q * q;
-      }
+      const Eight values = Eight::Load(x + i), q = NearestWithin(values * inverse, -32, 31);
+      xq += values * q;
+      qq += q * q;
     }
     // With the scale xq / qq, the squared error is that of zeros minus xq^2 / qq.
     const float scale = xq.Total() / qq.Total(), gain = xq.Total() * scale;
@@ -131,13 +165,12 @@ float BestScale(const float* x, float plain) {
 // The codes of 16 values for the scale `step`, and their squared error.
 float CodesOf16(const float* x, float step, float* q) {
   const float inverse = Reciprocal(step);
-  Sum error;
+  Eight error;
   for (int i = 0; i < 16; i += 8) {
-    for (int k = 0; k < 8; ++k) {
-      q[i + k] = std::min(31.0f, std::max(-32.0f, Nearest(x[i + k] * inverse)));
-      const float e = step * q[i + k] - x[i + k];
-      error.parts[k] += e * e;
-    }
+    const Eight values = Eight::Load(x + i), codes = NearestWithin(values * inverse, -32, 31);
+    codes.Store(q + i);
+    const Eight e = codes * step - values;
+    error += e * e;
   }
   return error.Total();
 }
@@ -190,13 +223,12 @@ ScaleMin PlainScaleMin(const float* x) {
 // The codes of 32 values, and their squared error.
 float CodesOf32(const float* x, const ScaleMin& s, float* q) {
   const float inverse = s.scale == 0 ? 0 : Reciprocal(s.scale);
-  Sum error;
+  Eight error;
   for (int i = 0; i < 32; i += 8) {
-    for (int k = 0; k < 8; ++k) {
-      q[i + k] = std::min(15.0f, std::max(0.0f, Nearest((x[i + k] + s.min) * inverse)));
-      const float e = (s.scale * q[i + k] - s.min) - x[i + k];
-      error.parts[k] += e * e;
-    }
+    const Eight values = Eight::Load(x + i), codes = NearestWithin((values + s.min) * inverse, 0, 15);
+    codes.Store(q + i);
+    const Eight e = (codes * s.scale - s.min) - values;
+    error += e * e;
   }
   return error.Total();
 }
@@ -207,14 +239,12 @@ struct LineSums {
 };
 
 LineSums SumsOf(const float* y, float inverse) {
-  Sum q_sum, qq_sum, yq_sum;
+  Eight q_sum, qq_sum, yq_sum;
   for (int i = 0; i < 32; i += 8) {
-    for (int k = 0; k < 8; ++k) {
-      const float q = std::min(15.0f, std::max(0.0f, Nearest(y[i + k] * inverse)));
-      q_sum.parts[k] += q;
-      qq_sum.parts[k] += q * q;
-      yq_sum.parts[k] += y[i + k] * q;
-    }
+    const Eight values = Eight::Load(y + i), q = NearestWithin(values * inverse, 0, 15);
+    q_sum += q;
+    qq_sum += q * q;
+    yq_sum += values * q;
   }
   return {q_sum.Total(), qq_sum.Total(), yq_sum.Total()};
 }
@@ -224,12 +254,11 @@ LineSums SumsOf(const float* y, float inverse) {
 ScaleMin BestScaleMin(const float* x, const ScaleMin& plain) {
   if (plain.scale == 0) return plain;
   float y[32];
-  Sum y_sum;
+  Eight y_sum;
   for (int i = 0; i < 32; i += 8) {
-    for (int k = 0; k < 8; ++k) {
-      y[i + k] = x[i + k] + plain.min;
-      y_sum.parts[k] += y[i + k];
-    }
+    const Eight values = Eight::Load(x + i) + plain.min;
+    values.Store(y + i);
+    y_sum += values;
   }
   const float sum_y = y_sum.Total(), inverse = Reciprocal(plain.scale);
   ScaleMin best = plain;
