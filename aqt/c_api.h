@@ -348,11 +348,14 @@ void aqt_program_free(aqt_program* program);
 typedef struct aqt_embedder aqt_embedder;
 typedef struct aqt_embedder_options {
   size_t struct_size;
-  const char* preset;  // of configs/presets/inject: "int8_all"
-  const char* config;  // or a textproto of aqt.config.Inject; neither: floating point
+  // Of configs/presets/convert, for weights as `aqt convert` writes them: "w8a8_dynamic"; or of configs/presets/inject:
+  // "int8_all".
+  const char* preset;
+  const char* config;       // or a textproto of aqt.config.Inject; neither: as the folder stores its weights
+  const char* calibration;  // the path of a file of ranges, for presets of `aqt convert` with static ones; NULL: none
 } aqt_embedder_options;
 #define AQT_EMBEDDER_OPTIONS_INIT \
-  { sizeof(aqt_embedder_options), NULL, NULL }
+  { sizeof(aqt_embedder_options), NULL, NULL, NULL }
 aqt_code aqt_embedder_open(const char* folder, const aqt_embedder_options* options, aqt_embedder** embedder,
                            aqt_error** error);
 int64_t aqt_embedder_width(const aqt_embedder* embedder);       // values of an embedding; 0 for NULL

@@ -728,6 +728,21 @@ static void TestEmbedder(void) {
   OK(aqt_embedder_embed(embedder, texts, NULL, 2, NULL, &dense, NULL, &g_error));
   CHECK(memcmp(first, out[0], sizeof(first)) != 0);  // quantized
   aqt_embedder_free(embedder);
+  options.preset = "w8a16";  // of aqt convert
+  float of_all[24];
+  memcpy(of_all, out[0], sizeof(of_all));
+  OK(aqt_embedder_open(folder, &options, &embedder, &g_error));
+  OK(aqt_embedder_embed(embedder, texts, NULL, 2, NULL, &dense, NULL, &g_error));
+  CHECK(memcmp(first, out[0], sizeof(first)) != 0 && memcmp(of_all, out[0], sizeof(of_all)) != 0);
+  aqt_embedder_free(embedder);
+  options.preset = "w8a8_static";
+  INVALID("calibration", aqt_embedder_open(folder, &options, &embedder, &g_error));
+  options.preset = "nonsense";
+  INVALID("int8_all", aqt_embedder_open(folder, &options, &embedder, &g_error));
+  options.preset = "int8_all";
+  options.calibration = "ranges.safetensors";
+  INVALID("calibration is for presets of `aqt convert`", aqt_embedder_open(folder, &options, &embedder, &g_error));
+  options.calibration = NULL;
   options.config = "schema: 1";
   INVALID("both a preset and a config", aqt_embedder_open(folder, &options, &embedder, &g_error));
   options.preset = NULL;

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -15,34 +17,53 @@
 #include "aqt/graph/context.h"
 #include "aqt/io/file.h"
 #include "aqt/models/text_embedder.h"
-#include "aqt/transforms/quantize/inject.h"
 #include "aqt/transforms/quantize/inject_proto.h"
 #include "serving/c/array.h"
 #include "serving/c/call.h"
+#include "serving/cli/model_preset.h"
 
 using aqt::capi::Call;
 using aqt::capi::Check;
 using aqt::capi::NotNull;
 
+namespace {
+
+struct Opened {
+  aqt::models::TextEmbedder embedder;
+  std::vector<std::string> warnings;  // about its quantization
+};
+
+}  // namespace
+
 struct aqt_embedder {
   static constexpr aqt::capi::Tag kTag = aqt::capi::Tag::kEmbedder;
   static constexpr char kName[] = "aqt_embedder";
-  explicit aqt_embedder(aqt::models::TextEmbedder made) : embedder(std::move(made)) {}
+  explicit aqt_embedder(Opened opened) : embedder(std::move(opened.embedder)), notes(std::move(opened.warnings)) {
+    notes.insert(notes.end(), embedder.model().notes().begin(), embedder.model().notes().end());
+  }
   int64_t width() const { return embedder.model().pooling().width; }
 
   aqt::capi::Tag tag = kTag;
   const aqt::models::TextEmbedder embedder;
+  std::vector<std::string> notes;
 };
 
 namespace {
 
-absl::StatusOr<aqt::InjectConfig> Quantization(const aqt_embedder_options& options) {
+std::string TextOrEmpty(const char* text) { return text == nullptr ? "" : text; }
+
+absl::StatusOr<aqt::serving::ModelQuantization> Quantization(const char* folder, const aqt_embedder_options& options) {
   if (options.preset != nullptr && options.config != nullptr) {
     return absl::InvalidArgumentError("options has both a preset and a config; leave one out");
   }
-  if (options.preset != nullptr) return aqt::InjectConfigFromPreset(options.preset);
-  if (options.config != nullptr) return aqt::InjectConfigFromText(options.config, "config");
-  return aqt::InjectConfig();
+  AQT_ASSIGN_OR_RETURN(
+      aqt::serving::ModelQuantization quantization,
+      aqt::serving::OpenModelPreset(aqt::io::LocalFileSystem(), folder,
+                                    {TextOrEmpty(options.preset), TextOrEmpty(options.calibration)}, "calibration"));
+  if (options.config != nullptr) {
+    AQT_ASSIGN_OR_RETURN(quantization.config, aqt::InjectConfigFromText(options.config, "config"));
+  }
+  return quantization;
 }
 
 absl::Status Embed(const aqt_embedder* embedder, const char* const* texts, const size_t* sizes, size_t count,
@@ -74,11 +95,14 @@ absl::Status Embed(const aqt_embedder* embedder, const char* const* texts, const
 
 aqt_code aqt_embedder_open(const char* folder, const aqt_embedder_options* options, aqt_embedder** embedder,
                            aqt_error** error) {
-  return aqt::capi::Make(embedder, error, [&]() -> absl::StatusOr<aqt::models::TextEmbedder> {
+  return aqt::capi::Make(embedder, error, [&]() -> absl::StatusOr<Opened> {
     AQT_RETURN_IF_ERROR(NotNull(folder, "folder"));
     AQT_ASSIGN_OR_RETURN(const aqt_embedder_options given, aqt::capi::Read(options, "options"));
-    AQT_ASSIGN_OR_RETURN(const aqt::InjectConfig config, Quantization(given));
-    return aqt::models::TextEmbedder::Open(aqt::io::LocalFileSystem(), folder, config);
+    AQT_ASSIGN_OR_RETURN(aqt::serving::ModelQuantization quantization, Quantization(folder, given));
+    AQT_ASSIGN_OR_RETURN(aqt::models::TextEmbedder embedder,
+                         aqt::models::TextEmbedder::Open(aqt::io::LocalFileSystem(), folder, quantization.config,
+                                                         quantization.weights()));
+    return Opened{std::move(embedder), std::move(quantization.warnings)};
   });
 }
 
@@ -94,7 +118,7 @@ aqt_code aqt_embedder_notes(const aqt_embedder* embedder, aqt_string** notes, aq
   return Call(error, [&]() -> absl::Status {
     if (notes != nullptr) *notes = nullptr;
     AQT_RETURN_IF_ERROR(Check(embedder, "embedder"));
-    return aqt::capi::Return(absl::StrJoin(embedder->embedder.model().notes(), "\n"), notes);
+    return aqt::capi::Return(absl::StrJoin(embedder->notes, "\n"), notes);
   });
 }
 
