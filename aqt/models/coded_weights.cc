@@ -1,6 +1,7 @@
 #include "aqt/models/coded_weights.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <optional>
 #include <utility>
@@ -119,6 +120,14 @@ absl::StatusOr<CodedWeights> CodedWeights::Of(const Program& program) {
     weights.products_.emplace(*params[rhs], Product{name, scope, *dot, model.aval(eqn.in[0]).shape});
   }
   std::erase_if(weights.products_, [&](const auto& product) { return in_scope[product.second.scope] > 1; });
+  std::vector<int> look_ups(model.vars.size());
+  for (const Equation& eqn : model.eqns) {
+    const auto* const take = std::get_if<TakeOp>(&eqn.op);
+    if (take != nullptr && take->axis == 0) ++look_ups[eqn.in[0]];
+  }
+  for (size_t var = 0; var < params.size(); ++var) {
+    if (params[var] != nullptr && uses[var] > 0 && look_ups[var] == uses[var]) weights.looked_up_.insert(*params[var]);
+  }
   return weights;
 }
 
@@ -145,6 +154,7 @@ std::optional<Axes> ColumnAxes(const nn::WeightPlace& place, const DotDims& dims
 // How an input is quantized. Returns why it is not computed, or nothing.
 std::string SetInput(const stored::WeightCodes& codes, int64_t group, int64_t columns, const Axes& of_token,
                      Tensor& lhs) {
+  if (!codes.input_unknown.empty()) return codes.input_unknown;
   if (!codes.input.has_value()) return "";
   const stored::InputArgs& input = *codes.input;
   const bool float_values = IsFloat(codes.values.dtype());
@@ -178,9 +188,24 @@ std::string SetInput(const stored::WeightCodes& codes, int64_t group, int64_t co
 
 }  // namespace
 
+std::string CodedWeights::AddTable(const nn::WeightPlace& place, const stored::WeightCodes& codes) {
+  const nn::WeightRule& rule = *place.rule;
+  if (!rule.transpose.empty() || rule.slice.has_value() || place.aval.shape != codes.values.shape()) {
+    return "the program takes them in another order";
+  }
+  // The largest magnitude of e4m3fn is 448.
+  const float largest = IsFloat(codes.values.dtype()) ? 448.0f : std::ldexp(1.0f, codes.bits - 1);
+  for (const float scale : codes.scales.View<float>()) {
+    if (!std::isfinite(scale * largest)) return "their scales are too large";
+  }
+  tables_.emplace(place.slot, StoreTable(place.slot, codes, frozen_));
+  return "";
+}
+
 absl::StatusOr<std::string> CodedWeights::Add(const nn::WeightPlace& place, const stored::WeightCodes& codes) {
+  if (looked_up_.contains(place.slot)) return AddTable(place, codes);
   const auto found = products_.find(place.slot);
-  if (found == products_.end()) return "they are not the right operand of one product";
+  if (found == products_.end()) return "they are neither the right operand of one product nor a table";
   const Product& product = found->second;
   const int64_t columns = codes.values.shape()[1], groups = codes.scales.shape()[1];
   const std::optional<Axes> axes = ColumnAxes(place, product.dims, columns);

@@ -61,7 +61,9 @@ absl::StatusOr<Program> EncoderModel::Trace(int64_t batch, int64_t length, bool 
     if (output == kEmbeddings) return {Pool(hidden, in[1], pooling_)};
     return {Logits(hidden, in[1], head_->layers, static_cast<int64_t>(head_->labels.size()))};
   };
-  return aqt::Trace(trace, inputs, std::vector<Slot>{output});
+  absl::StatusOr<Program> program = aqt::Trace(trace, inputs, std::vector<Slot>{output});
+  if (!program.ok() || tables_.empty()) return program;
+  return WithCodedTables(*program, tables_);
 }
 
 absl::StatusOr<Program> EncoderModel::HiddenProgram(int64_t batch, int64_t length, bool types) const {
@@ -113,6 +115,7 @@ absl::StatusOr<EncoderModel> ModelFromFolder(const io::FileSystem& fs, absl::str
   AQT_ASSIGN_OR_RETURN(const Program program, model.Trace(1, 1, /*types=*/false, model.head_ ? kLogits : kHidden));
   AQT_ASSIGN_OR_RETURN(FolderWeights weights, LoadFolderWeights(fs, folder, map, program, given));
   model.rules_ = std::move(weights.rules);
+  model.tables_ = std::move(weights.tables);
   model.notes_ = std::move(weights.notes);
   AQT_RETURN_IF_ERROR(LoadDense(fs, folder, model.pooling_, weights.values));
   model.weights_ = std::make_shared<const SlotValues>(std::move(weights.values));

@@ -20,6 +20,7 @@
 #include "absl/types/span.h"
 #include "aqt/graph/program.h"
 #include "aqt/io/file.h"
+#include "aqt/models/coded_table.h"
 #include "aqt/models/encoder.h"
 #include "aqt/models/folder_weights.h"
 #include "aqt/models/head.h"
@@ -45,7 +46,7 @@ class EncoderModel {
   // The classes, if the folder's model has any.
   const std::optional<Head>& head() const { return head_; }
   // The parameters of all programs, in f32. Weights that run as the folder stores them are there as frozen values, for
-  // the config of Rules.
+  // the config of Rules; for tables, such as embeddings, these are inputs of the programs.
   const SlotValues& weights() const { return *weights_; }
   // `config` after the rules for the weights that run as the folder stores them: Serve with its parts,
   //   Freeze(program, model.Rules(config), model.weights()), then nn::Serve({program}, model.Rules(config), frozen)
@@ -79,6 +80,7 @@ class EncoderModel {
   std::optional<Head> head_;
   std::shared_ptr<const SlotValues> weights_;
   std::vector<InjectRule> rules_;
+  CodedTables tables_;
   std::vector<std::string> notes_;
 };
 

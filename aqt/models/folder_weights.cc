@@ -61,6 +61,12 @@ std::set<std::string> DropUnusedIgnores(const io::TensorSource& source, nn::Weig
   return ignored;
 }
 
+// The end of a note about tables.
+std::string LookedUp(size_t tables) {
+  if (tables == 0) return "";
+  return absl::StrCat(", and rows of ", tables, tables == 1 ? " table are" : " tables are", " looked up so");
+}
+
 class Loader {
  public:
   Loader(const Tensors& tensors, CodedWeights coded) : tensors_(tensors), coded_(std::move(coded)) {}
@@ -84,6 +90,7 @@ class Loader {
 
   FolderWeights Finish() {
     loaded_.rules = coded_.Rules();
+    loaded_.tables = coded_.tables();
     loaded_.values.merge(coded_.TakeFrozen());
     if (tensors_.dequantized != nullptr) AddNotes();
     return std::move(loaded_);
@@ -102,7 +109,8 @@ class Loader {
   void AddNotes() {
     std::vector<std::string>& notes = loaded_.notes;
     notes.push_back(absl::StrCat("the weights are stored quantized (", tensors_.dequantized->Description(), "); ",
-                                 coded_.size(), " products are computed with them as they are stored"));
+                                 coded_.num_products(), " products are computed with them as they are stored",
+                                 LookedUp(coded_.tables().size())));
     for (const auto& [why, names] : multiplied_out_) {
       notes.push_back(absl::StrCat(names.size(),
                                    " quantized weights are multiplied out and computed in floating point, ", "because ",

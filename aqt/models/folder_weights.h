@@ -11,6 +11,7 @@
 #include "aqt/graph/program.h"
 #include "aqt/io/file.h"
 #include "aqt/io/tensors/tensor_source.h"
+#include "aqt/models/coded_table.h"
 #include "aqt/nn/weights/weights_map.h"
 #include "aqt/stored/stored_config.h"
 #include "aqt/transforms/quantize/inject.h"
@@ -29,6 +30,7 @@ struct FolderWeights {
   // frozen values instead.
   SlotValues values;
   std::vector<InjectRule> rules;   // that quantize the products of the latter
+  CodedTables tables;              // among the latter
   std::vector<std::string> notes;  // for the user
 };
 

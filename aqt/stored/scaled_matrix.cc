@@ -52,7 +52,6 @@ class Matrix final : public StoredWeight {
 
   std::string WhyNoCodes() const override {
     if (!product_.has_value()) return StoredWeight::WhyNoCodes();
-    if (!product_->unknown.empty()) return product_->unknown;
     if (m_.kind == CodeKind::kE2M1 || m_.kind == CodeKind::kE2M3) return "they are floats of 4 or 6 bits";
     if (m_.powers || m_.divisor != nullptr || m_.factor != nullptr) return "their scales are 8-bit floats";
     if (m_.zeros != nullptr) return "they have zero points";
@@ -67,6 +66,7 @@ class Matrix final : public StoredWeight {
     WeightCodes codes;
     codes.bits = m_.bits;
     codes.input = product_->input;
+    codes.input_unknown = product_->unknown;
     AQT_ASSIGN_OR_RETURN(codes.scales, ReadScales(reader));
     if (m_.codes->dtype == io::FileDType::kF8E4M3) {
       AQT_ASSIGN_OR_RETURN(codes.values, reader.source().ReadArray(*m_.codes));
@@ -77,7 +77,7 @@ class Matrix final : public StoredWeight {
     } else {
       AQT_ASSIGN_OR_RETURN(codes.values, ReadIntegers(reader));
     }
-    if (product_->input_scale == nullptr) return codes;
+    if (product_->input_scale == nullptr || !product_->unknown.empty()) return codes;
     AQT_ASSIGN_OR_RETURN(const std::vector<float> scale, reader.Floats(*product_->input_scale, 0, 1));
     if (!std::isfinite(scale[0]) || scale[0] <= 0) {
       return absl::DataLossError(absl::StrCat(Describe(reader.source(), *product_->input_scale), " is ", scale[0],

@@ -27,6 +27,7 @@ struct WeightCodes {
   int bits = 8;
   Array scales;                      // f32 [rows, groups]
   std::optional<InputArgs> input;    // how inputs are quantized; null: not at all
+  std::string input_unknown;         // why it is not known, as WhyNoCodes says it; empty if it is
   std::optional<float> input_scale;  // of static inputs; positive
 };
 

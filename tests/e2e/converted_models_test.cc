@@ -25,7 +25,6 @@
 namespace aqt::serving {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -302,19 +301,43 @@ TEST_F(ConvertedModels, ProductsWithQuantizedInputsAreThoseOfTheMultipliedOutWei
   }
 }
 
-// Tables are looked up in floating point, with the values that the integers stand for.
-TEST_F(ConvertedModels, EmbeddingsAreMultipliedOut) {
-  WriteText(At("config.textproto"), R"(schema: 1 default_ignore: false
-      rule { match: '.*' quantize { weights { num_bits: 8 per_channel {} } } on_unsuitable: ON_UNSUITABLE_KEEP_FLOAT })");
-  RecipeSource recipe;
-  recipe.config_file = At("config.textproto");
-  const std::string folder = absl::StrCat(kGolden, "distilbert");
-  const absl::StatusOr<models::EncoderModel> converted = Converted(folder, recipe);
-  ASSERT_TRUE(converted.ok()) << converted.status();
-  EXPECT_EQ(NumCoded(*converted), 12);
-  EXPECT_THAT(converted->notes(),
-              Contains(AllOf(HasSubstr("not the right operand of one product"), HasSubstr("word_embeddings.weight"))));
-  ExpectSame(*converted, *QuantizedOnLoad(folder, recipe));
+int64_t NumTables(const models::EncoderModel& model) {
+  return std::count_if(model.weights().begin(), model.weights().end(), [](const auto& value) {
+    return value.first.kind == SlotKind::kFrozen && absl::EndsWith(value.first.path, "embedding/value");
+  });
+}
+
+// Rows of stored tables have the bits of the multiplied-out ones, in any family.
+TEST_F(ConvertedModels, TablesAreLookedUpAsTheyAreStored) {
+  struct Case {
+    const char* folder;
+    const char* weights;
+    int tables;  // words, and some of positions and segments
+  };
+  for (const Case& c :
+       {Case{"bert", "num_bits: 8 per_channel {}", 3}, Case{"bert", "num_bits: 4 per_group { size: 8 }", 3},
+        Case{"roberta", "num_bits: 3 per_tensor {}", 3}, Case{"roberta_tokens", "num_bits: 5 per_group { size: 4 }", 3},
+        Case{"distilbert", "num_bits: 8 per_channel {}", 2}, Case{"mpnet", "num_bits: 4 per_channel {}", 2},
+        Case{"modernbert", "num_bits: 2 per_group { size: 6 }", 1}, Case{"nomic", "num_bits: 8 per_channel {}", 2},
+        Case{"distilbert", "num_bits: 8 type: NUMBER_TYPE_FLOAT per_channel {}", 2}}) {
+    SCOPED_TRACE(absl::StrCat(c.folder, ": ", c.weights));
+    WriteText(At("config.textproto"),
+              absl::StrCat("schema: 1 default_ignore: false rule { match: '.*embeddings.*' quantize { weights { ",
+                           c.weights, " } } on_unsuitable: ON_UNSUITABLE_KEEP_FLOAT }"));
+    RecipeSource recipe;
+    recipe.config_file = At("config.textproto");
+    for (const char* name : {"out", "floats"}) (void)io::RemoveTree(Fs(), At(name));
+    const std::string folder = absl::StrCat(kGolden, c.folder);
+    const absl::StatusOr<models::EncoderModel> converted = Converted(folder, recipe);
+    ASSERT_TRUE(converted.ok()) << converted.status();
+    EXPECT_EQ(NumTables(*converted), c.tables);
+    EXPECT_THAT(converted->notes(), Not(Contains(HasSubstr("multiplied out"))));
+    ExpectSame(*converted, *QuantizedOnLoad(folder, recipe));
+    const absl::StatusOr<models::EncoderModel> floats = MultipliedOut();
+    ASSERT_TRUE(floats.ok()) << floats.status();
+    const SlotValues texts = RandomTexts(2, 7, 5);
+    EXPECT_TRUE(BitEqual(Hidden(*converted, texts), Hidden(*floats, texts)));
+  }
 }
 
 TEST_F(ConvertedModels, ErrorsNameTheirCause) {
