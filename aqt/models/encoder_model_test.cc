@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <optional>
 #include <string>
 #include <utility>
@@ -16,7 +17,11 @@
 #include "aqt/io/file.h"
 #include "aqt/io/tensors/safetensors.h"
 #include "aqt/models/head.h"
+#include "aqt/models/padded_length.h"
+#include "aqt/runtime/prepared_program.h"
 #include "aqt/transforms/quantize/inject_proto.h"
+#include "aqt/transforms/quantize/serve.h"
+#include "aqt/transforms/row_dependence.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -142,6 +147,63 @@ TEST_P(EncoderModelGolden, Int8IsNear) {
     bb += double{b[i]} * b[i];
   }
   EXPECT_GE(ab / std::sqrt(aa * bb), 0.99);
+}
+
+// Ids and segments after the end of each text, replaced by others.
+SlotValues WithOtherPadding(const Recorded& recorded, const EncoderFacts& facts) {
+  SlotValues inputs = recorded.inputs;
+  for (const auto& [slot, count] : {std::pair(kIds, facts.vocabulary), std::pair(kTypes, facts.types)}) {
+    const auto it = inputs.find(slot);
+    if (it == inputs.end()) continue;
+    std::vector<int32_t> values(it->second.View<int32_t>().begin(), it->second.View<int32_t>().end());
+    for (int64_t i = 0; i < std::ssize(values); ++i) {
+      const bool counts = i % recorded.length < inputs.at(kLengths).View<int32_t>()[i / recorded.length];
+      if (!counts) values[i] = static_cast<int32_t>((values[i] + 1 + i % (count - 1)) % count);
+    }
+    it->second = Array::FromSpan<int32_t>(values, it->second.shape());
+  }
+  return inputs;
+}
+
+// Of arrays [batch, length, ...] only the tokens that count.
+bool BitsAreEqual(const Array& a, const Array& b, const Array& lengths) {
+  if (a.aval() != b.aval() || a.shape().rank() != 3) return BitEqual(a, b);
+  const int64_t length = a.shape()[1], width = a.shape()[2];
+  for (int64_t row = 0; row < a.shape()[0]; ++row) {
+    const size_t bytes = sizeof(float) * lengths.View<int32_t>()[row] * width;
+    if (std::memcmp(&a.View<float>()[row * length * width], &b.View<float>()[row * length * width], bytes) != 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// What comes after a text changes none of its bits, unless WhyPaddingCounts says so; in floating point it never does.
+TEST_P(EncoderModelGolden, PaddingKeepsBits) {
+  const std::string folder = std::string(kGolden) + GetParam();
+  const EncoderModel model = *ModelFromFolder(Fs(), folder);
+  Recorded recorded = ReadRecorded(folder)[0];
+  std::vector<int32_t> lengths;  // each text ends before its last token
+  for (const int32_t length : recorded.inputs.at(kLengths).View<int32_t>()) lengths.push_back(std::max(1, length - 1));
+  recorded.inputs[kLengths] = Array::FromSpan<int32_t>(lengths, {recorded.batch});
+  const SlotValues other = WithOtherPadding(recorded, model.facts());
+  EXPECT_FALSE(BitEqual(recorded.inputs.at(kIds), other.at(kIds)));
+  for (const std::string preset : {"", "int8_hadamard", "int8_all"}) {
+    SCOPED_TRACE(preset);
+    const InjectConfig rules = model.Rules(preset.empty() ? InjectConfig() : *InjectConfigFromPreset(preset));
+    const Program program = *model.OutputProgram(recorded.batch, recorded.length, recorded.types);
+    const SlotValues frozen = *Freeze(program, rules, model.weights());
+    const auto text = [&](int64_t length) { return *ServeProgram(*model.OutputProgram(1, length), rules, frozen); };
+    const auto [length, other_length] = LengthsToCompare(model.facts().max_length);
+    const std::string why = *WhyPaddingCounts(text(length), text(other_length));
+    if (preset != "int8_all") {
+      EXPECT_EQ(why, "");
+    }
+    if (!why.empty()) continue;
+    const PreparedProgram served = *PreparedProgram::Make({*ServeProgram(program, rules, frozen)}, frozen);
+    const Array a = served.Eval(recorded.inputs)->begin()->second, b = served.Eval(other)->begin()->second;
+    EXPECT_TRUE(BitsAreEqual(a, b, recorded.inputs.at(kLengths)));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Folders, EncoderModelGolden,
