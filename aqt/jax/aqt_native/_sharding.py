@@ -129,12 +129,13 @@ def sharded(call: Callable[..., tuple[Any, ...]], part: Callable[[Counts], Calla
             layout: Layout) -> Callable[..., tuple[Any, ...]]:
     """`call`, computed in parts if its arguments or results are sharded along axes that can be split.
 
-    `part` gives the function for one part. Arguments that are sharded along other axes are gathered, or refused.
+    `part` gives the function for one part. Arguments that are sharded along other axes are gathered. NotSupportedError,
+    as an error of XLA, if one of `layout.operands` is split along a contracting axis.
     """
 
-    def infer(mesh: Any, arguments: Any, results: Any) -> Any:
+    def infer(mesh: Any, arguments: Any, _: Any) -> Any:
         axes = _axes_of_labels(layout, mesh, zip(layout.arguments, arguments))
-        return tuple(_place(mesh, labels, axes) for labels, _ in zip(layout.results, results))
+        return tuple(_place(mesh, labels, axes) for labels in layout.results)
 
     def partition(mesh: Any, arguments: Any, results: Any) -> Any:
         _refuse(layout, arguments)
@@ -155,10 +156,10 @@ def sharded(call: Callable[..., tuple[Any, ...]], part: Callable[[Counts], Calla
 
 def _has_explicit_axes() -> bool:
     """Whether the mesh of the context has axes whose shardings are part of types."""
-    kinds = getattr(jax.sharding, "AxisType", None)
-    if kinds is None:  # before jax 0.5
+    kinds, mesh = (getattr(jax.sharding, name, None) for name in ("AxisType", "get_abstract_mesh"))
+    if kinds is None or mesh is None:  # JAX that has no such axes
         return False
-    return kinds.Explicit in (getattr(jax.sharding.get_abstract_mesh(), "axis_types", None) or ())
+    return kinds.Explicit in (getattr(mesh(), "axis_types", None) or ())
 
 
 def _rule(layout: Layout) -> str:
@@ -207,7 +208,8 @@ def _axes_of_labels(layout: Layout, mesh: Any, arrays: Any) -> dict[str, tuple[s
 
 def _place(mesh: Any, labels: Labels, axes: Mapping[str, tuple[str, ...]]) -> Any:
     if not axes:
-        return jax.sharding.SingleDeviceSharding(jax.devices()[0])  # means: replicated
+        # Here this means replicated. Without a mesh in the context no NamedSharding can be made.
+        return jax.sharding.SingleDeviceSharding(jax.devices()[0])
     return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*(axes.get(label) for label in labels)))
 
 
