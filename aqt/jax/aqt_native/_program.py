@@ -7,8 +7,10 @@ from typing import Any, Mapping, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from aqt_native import _calls, _library
+from aqt_native._errors import NotSupportedError
 from aqt_native._spec import struct_of
 
 
@@ -38,7 +40,14 @@ class Program:
         self.inputs: tuple[Port, ...] = tuple(_port(port) for port in description["inputs"])
         self.outputs: tuple[Port, ...] = tuple(_port(port) for port in description["outputs"])
         results = [jax.ShapeDtypeStruct(port.shape, port.dtype) for port in self.outputs]
-        call = _library.ffi().ffi_call("aqt_jax_program", results, vmap_method="sequential")
+        try:
+            call = _library.ffi().ffi_call("aqt_jax_program", results, vmap_method="sequential")
+        except ValueError as error:  # jax 0.4 has no 64-bit results without jax_enable_x64
+            wide = [port for port in self.outputs if np.dtype(port.dtype).itemsize == 8]
+            if not wide:
+                raise
+            raise NotSupportedError(f"aqt_native: the output {wide[0].path!r} of {self.path} is {wide[0].dtype}; "
+                                    "set JAX_ENABLE_X64=1") from error
         attributes = {"path": self.path, "digest": self._digest}
         refusing = jax.custom_jvp(lambda *arrays: tuple(call(*arrays, **attributes)))
         refusing.defjvp(_calls.refused(f"the program {self.path}"))

@@ -274,7 +274,12 @@ class Programs(Case):
         files = sorted((repository() / "aqt").glob("*/saved/testdata/*_v1.aqtprog"))
         self.assertTrue(files)
         for file in files:
-            program, results = aqt_native.Program(file), aqt_native.Program(str(file).replace("_v1", "_v1_results"))
+            try:
+                program, results = aqt_native.Program(file), aqt_native.Program(str(file).replace("_v1", "_v1_results"))
+            except aqt_native.NotSupportedError as error:
+                self.assertLess(jax.__version_info__, (0, 5), error)
+                self.assertRegex(str(error), "the output '.*' of .* is .*64; set JAX_ENABLE_X64=1")
+                continue
             got, want = jax.jit(lambda program=program: program({}))(), results({})
             self.assertEqual(set(got), set(want))
             for name, array in got.items():
