@@ -149,7 +149,8 @@ absl::StatusOr<PreparedProgram> PreparedProgram::Make(absl::Span<const Program> 
       if (options.keep_values) impl.kept.insert(*it);
     }
     AQT_ASSIGN_OR_RETURN(const Program packed, WithPackedOperands(program, values));
-    AQT_ASSIGN_OR_RETURN(Program rest, Precomputed(packed, values));
+    AQT_ASSIGN_OR_RETURN(const Program shared, WithSharedOperands(packed));
+    AQT_ASSIGN_OR_RETURN(Program rest, Precomputed(shared, values));
     for (const auto& [var, array] : rest.consts) {
       if (counted.insert(array.data()).second) impl.num_bytes += array.num_bytes();
     }

@@ -31,6 +31,7 @@
 #include "aqt/transforms/dce.h"
 #include "aqt/transforms/quantize/fold.h"
 #include "aqt/transforms/quantize/inject.h"
+#include "aqt/transforms/quantize/serve.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -184,6 +185,97 @@ TEST(PreparedProgram, AnotherArrayGivesItsResult) {
   EXPECT_EQ(ops.counts.size(), prepared.program(0).eqns.size() - 1);  // aqt_dot_general runs twice
   // The previous call has no effect on this one.
   EXPECT_TRUE(BitEqual(prepared.Eval(data)->at(kY), before));
+}
+
+// x [batch,5,40] with three weights, "q", "k" and "v", one of which has heads.
+Program Projections(int64_t batch) {
+  return *Trace(
+      [](absl::Span<const Value> in) {
+        Values out;
+        for (const auto& [name, shape] :
+             {std::pair{"q", Shape{40, 24}}, {"k", Shape{40, 24}}, {"v", Shape{40, 3, 8}}}) {
+          const NamedScope scope(name);
+          const Value weight = InputSlot({SlotKind::kParam, name}, {DType::kF32, shape});
+          out.push_back(ops::DotGeneral(in[0], weight, {.lhs_contracting = {2}, .rhs_contracting = {0}}));
+        }
+        return out;
+      },
+      {{kX, {DType::kF32, {batch, 5, 40}}}}, {{SlotKind::kData, "q"}, {SlotKind::kData, "k"}, {SlotKind::kData, "v"}});
+}
+
+// The projections of x, with rows of zeros and of tiny numbers, are those of the program itself. Returns how often an
+// activation was packed.
+int64_t PacksOfProjections(const InjectConfig& config) {
+  const Program first = Projections(1);
+  SlotValues params;
+  for (const int i : first.InputsOfKind(SlotKind::kParam)) {
+    const Program::Port& port = first.inputs[i];
+    params.emplace(port.slot, RandomArray(first.aval(port.var), 3 + i, -0.5, 0.5));
+  }
+  const SlotValues frozen = *Freeze(first, config, params);
+  std::vector<Program> programs;
+  for (const int64_t batch : {1, 7}) programs.push_back(*ServeProgram(Projections(batch), config, frozen));
+  const PreparedProgram prepared = *PreparedProgram::Make(programs, frozen);
+  int64_t packs_of_lhs = 0;
+  for (const int64_t batch : {1, 7}) {
+    const Array random = RandomArray({DType::kF32, {batch, 5, 40}}, 5, -3, 3);
+    std::vector<float> x(random.View<float>().begin(), random.View<float>().end());
+    for (int i = 0; i < 40; ++i) {
+      x[i] = 0;
+      x[40 + i] *= 1e-39f;
+      x[80 + i] *= 1e-36f;
+    }
+    SlotValues values = {{kX, Array::FromSpan<float>(x, {batch, 5, 40})}};
+    SlotValues all = frozen;
+    all.insert(values.begin(), values.end());
+    const SlotValues want = *EvalSlots(programs[batch == 1 ? 0 : 1], all);
+    for (const int threads : {1, 3}) {
+      kernels::ThreadPool pool(threads);
+      const UseExecutor use(&pool);
+      const CountPacks packs;
+      const SlotValues got = *prepared.Eval(values);
+      for (const auto& [slot, value] : want) {
+        EXPECT_TRUE(BitEqual(got.at(slot), value)) << slot.ToString() << ", batch " << batch << ", " << threads;
+      }
+      packs_of_lhs = packs.counts().lhs;
+    }
+  }
+  return packs_of_lhs;
+}
+
+InjectConfig RulesFor(const DotGeneral& config, Arithmetic arithmetic) {
+  InjectConfig rules;
+  rules.rules.push_back({.rhs_origin = OperandOrigin::kParam, .dot_general = config});
+  rules.semantics.arithmetic = arithmetic;
+  return rules;
+}
+
+TEST(PreparedProgram, ProductsQuantizeOneArrayOnce) {
+  for (const Arithmetic arithmetic : {Arithmetic::kIeee, Arithmetic::kXlaCompatible}) {
+    for (const Kind& kind : kKinds) {
+      SCOPED_TRACE(kind.name);
+      if (!kind.data.quantized()) continue;
+      DotGeneral config = DotGeneralMake(kind.data, kind.weights);
+      EXPECT_EQ(PacksOfProjections(RulesFor(config, arithmetic)), 1);
+      config.fwd.hadamard = Hadamard{.block = 16};
+      EXPECT_EQ(PacksOfProjections(RulesFor(config, arithmetic)), 1) << "rotated";
+      config.fwd.lhs.quantizer.calib_shared_axes.per_tensor = true;
+      EXPECT_EQ(PacksOfProjections(RulesFor(config, arithmetic)), 1) << "rotated, one scale";
+    }
+  }
+}
+
+TEST(PreparedProgram, ProductsThatQuantizeAnArrayOtherwiseDoItThemselves) {
+  InjectConfig rules = RulesFor(DotGeneralMake(8, 8), Arithmetic::kIeee);
+  InjectRule other = rules.rules[0];
+  other.scope = "k";
+  other.dot_general = DotGeneralMake(6, 8);
+  rules.rules.insert(rules.rules.begin(), other);
+  EXPECT_EQ(PacksOfProjections(rules), 2);
+  other.dot_general = DotGeneralMake(8, 8);
+  other.dot_general->fwd.hadamard = Hadamard{.block = 8};
+  rules.rules[0] = other;
+  EXPECT_EQ(PacksOfProjections(rules), 2);
 }
 
 // Programs with the same weight share its panels, even if prepared separately. Without keep_values nothing else is

@@ -184,6 +184,21 @@ class ForwardOp : public DotOp, public HasFields<DotForwardFields> {
     return Bind(op, operands, where);
   }
 
+  // DotOfFloatLhs and BindWithLhs.
+  std::shared_ptr<const Impl> dot_of_float_lhs() const {
+    const bool is_plain = !with_residuals_ && !order_.has_scale[0] && !order_.packed[0] && !order_.has_groups &&
+                          order_.forward_state.empty() && order_.backward_state == 0 && !order_.has_key;
+    return is_plain ? dot_ : nullptr;
+  }
+  std::vector<Value> BindWithLhs(absl::Span<const Value> lhs, absl::Span<const Value> others,
+                                 const SourceLine& where) const {
+    OperandOrder order = order_;
+    order.has_scale[0] = order.quantized[0] = order.packed[0] = true;
+    std::vector<Value> operands(lhs.begin(), lhs.end());
+    operands.insert(operands.end(), others.begin(), others.end());
+    return Bind(CompositeOp{std::make_shared<ForwardOp>(dot_, order, false, backward_slots_, name_)}, operands, where);
+  }
+
   bool is_packed() const { return order_.packed[0] || order_.packed[1]; }
   bool has_expansion() const override { return !is_packed() && !HasMidAlphas(dot_->config.fwd); }
   std::vector<Value> Expand(absl::Span<const Value> in) const override {
@@ -327,6 +342,16 @@ const internal::ForwardOp* ForwardOpOf(const Op& op) {
 }
 
 }  // namespace
+
+std::shared_ptr<const AqtDot::Impl> internal::DotOfFloatLhs(const Op& op) {
+  const internal::ForwardOp* forward = ForwardOpOf(op);
+  return forward != nullptr ? forward->dot_of_float_lhs() : nullptr;
+}
+
+std::vector<Value> internal::BindWithLhs(const Op& op, absl::Span<const Value> lhs, absl::Span<const Value> others,
+                                         const SourceLine& where) {
+  return ForwardOpOf(op)->BindWithLhs(lhs, others, where);
+}
 
 std::optional<PlannedDims> FloatDimsOf(const Op& op) {
   const internal::ForwardOp* forward = ForwardOpOf(op);

@@ -173,6 +173,12 @@ OperandForm FormOf(const OperandOrder& order, Side side);
 std::shared_ptr<const Composite> MakeForwardOp(std::shared_ptr<const AqtDot::Impl> dot, OperandOrder order,
                                                bool with_residuals, std::vector<Slot> backward_slots,
                                                std::optional<std::string> name);
+// The contraction of a forward operation whose lhs is a float array, without residuals, statistics, groups or a key.
+// Null for any other operation.
+std::shared_ptr<const AqtDot::Impl> DotOfFloatLhs(const Op& op);
+// Binds such an operation again, with `lhs` (panels and a scale) in the place of lhs.
+std::vector<Value> BindWithLhs(const Op& op, absl::Span<const Value> lhs, absl::Span<const Value> others,
+                               const SourceLine& where);
 // <name>_bwd: (g, residuals[, group_sizes], statistics[, key]) -> dlhs, drhs, and the statistics that it updates.
 std::shared_ptr<const Composite> MakeBackwardOp(std::shared_ptr<const AqtDot::Impl> dot, bool has_key);
 // aqt_quantize: (x[, scale][, key]) -> qvalue, scale.
