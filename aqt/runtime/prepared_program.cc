@@ -20,6 +20,7 @@
 #include "aqt/ops/contraction/packed_contraction.h"
 #include "aqt/ops/fp8/fp8_packed_dot.h"
 #include "aqt/runtime/executable.h"
+#include "aqt/runtime/packed_product.h"
 
 namespace aqt {
 namespace {
@@ -38,6 +39,9 @@ absl::StatusOr<Program> WithPackedOperands(const Program& program, const SlotVal
                    for (const VarId var : eqn.in) is_fixed.push_back(fixed[var]);
                    std::optional<std::vector<Value>> packed = BindPacked(eqn.op, operands, is_fixed, eqn.where);
                    if (!packed.has_value()) packed = BindPackedFp8Dot(eqn.op, operands, is_fixed, eqn.where);
+                   if (!packed.has_value()) {
+                     packed = internal::BindPackedProduct(eqn.op, operands, is_fixed, eqn.where);
+                   }
                    return packed.has_value() ? *std::move(packed) : BindAgain(eqn, operands);
                  });
 }

@@ -9,8 +9,9 @@
 // Everything that the given values determine is computed once. Broadcasts of the results stay equations: a bias stays a
 // row. A weight of a contraction is also packed once, into the layout that the kernels of this machine read: an
 // equation aqt_pack has this layout as its value (quant/contraction/dot_operand.h lists the operands that have one, and
-// their sizes). Programs of this process that are prepared with the same array share its packed form. Contractions that
-// quantize one array alike quantize it once (ops/contraction/packed_contraction.h).
+// their sizes); so does the rhs of a dot_general of floats. Programs of this process that are prepared with the same
+// array share its packed form. Contractions that quantize one array alike quantize it once
+// (ops/contraction/packed_contraction.h).
 //
 // Calls run as an Executable (executable.h), or equation by equation if there are hooks. The bits are those of Eval
 // (graph/interpret/eval.h) of the program itself.

@@ -278,6 +278,53 @@ TEST(PreparedProgram, ProductsThatQuantizeAnArrayOtherwiseDoItThemselves) {
   EXPECT_EQ(PacksOfProjections(rules), 2);
 }
 
+// Products of floats, one with a batch, read weights that were packed once, with the bits of the program itself.
+TEST(PreparedProgram, FloatProductsReadPackedWeights) {
+  const Slot kW{SlotKind::kParam, "w"}, kV{SlotKind::kParam, "v"};
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    SCOPED_TRACE(ToString(dtype));
+    const auto program = [&](int64_t rows) {
+      return *Trace(
+          [](absl::Span<const Value> in) {
+            const Value y = ops::DotGeneral(in[0], in[1], {.lhs_contracting = {2}, .rhs_contracting = {1}});
+            return Values{
+                ops::DotGeneral(in[2], y,
+                                {.lhs_contracting = {2}, .rhs_contracting = {2}, .lhs_batch = {0}, .rhs_batch = {0}}),
+                ops::DotGeneral(y, in[2],
+                                {.lhs_contracting = {2}, .rhs_contracting = {2}, .lhs_batch = {0}, .rhs_batch = {0}})};
+          },
+          {{kX, {dtype, {2, rows, 30}}}, {kW, {dtype, {45, 30}}}, {kV, {dtype, {2, 19, 45}}}},
+          {{SlotKind::kData, "left"}, kY});
+    };
+    const SlotValues weights = {{kW, RandomArray({dtype, {45, 30}}, 1)}, {kV, RandomArray({dtype, {2, 19, 45}}, 2)}};
+    const std::vector<Program> programs = {program(1), program(7), program(40)};
+    const PreparedProgram prepared = *PreparedProgram::Make(programs, weights, {.keep_values = false});
+    for (int i = 0; i < 3; ++i) {
+      const Aval aval = programs[i].aval(programs[i].inputs[0].var);
+      for (const double scale : {1.0, 1e-37}) {
+        SlotValues values = {{kX, RandomArray(aval, 3, -scale, scale)}};
+        SlotValues all = weights;
+        all.insert(values.begin(), values.end());
+        const SlotValues want = *EvalSlots(programs[i], all);
+        OpCounter ops;
+        const SlotValues hooked = *prepared.Eval(values, ops.hooks());
+        EXPECT_EQ(ops.counts["packed_dot_general"], 2);
+        EXPECT_EQ(ops.counts["dot_general"], 1);  // whose weight is the lhs
+        EXPECT_EQ(ops.counts["pack_rhs"], 0);
+        for (const int threads : {1, 3}) {
+          kernels::ThreadPool pool(threads);
+          const UseExecutor use(&pool);
+          const SlotValues got = *prepared.Eval(values);
+          for (const auto& [slot, value] : want) {
+            EXPECT_TRUE(BitEqual(got.at(slot), value)) << slot.ToString() << ", program " << i;
+            EXPECT_TRUE(BitEqual(hooked.at(slot), value)) << slot.ToString() << ", program " << i;
+          }
+        }
+      }
+    }
+  }
+}
+
 // Programs with the same weight share its panels, even if prepared separately. Without keep_values nothing else is
 // kept.
 TEST(PreparedProgram, HoldsPanelsOnceAndNothingElse) {
