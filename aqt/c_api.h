@@ -160,7 +160,9 @@ typedef struct aqt_plan_options {
   int32_t prng_layout;
   int32_t arithmetic;
   int32_t weight_only;
-  const char* compat;  // fields of aqt.config.Compat to turn on, separated by commas; "original": all; NULL: none
+  // Fields of aqt.config.Compat to turn on, separated by commas; "original": all of AQT's; "qwix": all of Qwix's;
+  // NULL: none.
+  const char* compat;
   const char* target;  // as AQT_MAX_TARGET: "avx2"; NULL: aqt_simd_target()
 } aqt_plan_options;
 #define AQT_PLAN_OPTIONS_INIT \

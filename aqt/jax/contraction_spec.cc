@@ -43,6 +43,10 @@ absl::Status ParseCompat(absl::string_view text, Compat* compat) {
     *compat = Compat::Original();
     return absl::OkStatus();
   }
+  if (text == "qwix") {
+    *compat = Compat::Qwix();
+    return absl::OkStatus();
+  }
   for (const absl::string_view name : absl::StrSplit(text, ' ', absl::SkipEmpty())) {
     bool known = false;
     for (const CompatField& field : CompatFields()) {

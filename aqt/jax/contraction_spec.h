@@ -4,7 +4,7 @@
 // What a call contracts, as the text that Python passes:
 //
 //   dims 1|0||                      contracting axes of lhs, of rhs, batch axes of lhs, of rhs, separated by commas
-//   compat original                 or names of fields of Compat, separated by spaces; may be left out
+//   compat original                 or qwix, or names of fields of Compat, separated by spaces; may be left out
 //   layout original                 keys of jax_threefry_partitionable = False; may be left out
 //   arithmetic ieee                 may be left out
 //   levels 110000 000000            a leading batch axis of both operands for each word, outermost first, as vmap adds

@@ -126,13 +126,14 @@ absl::Status SetEnum(int32_t given, absl::Span<const Number> values, absl::strin
 
 absl::StatusOr<Compat> ToCompat(absl::string_view text) {
   if (text == "original") return Compat::Original();
+  if (text == "qwix") return Compat::Qwix();
   Compat compat;
   for (const absl::string_view name : absl::StrSplit(text, ',', absl::SkipWhitespace())) {
     const absl::Span<const CompatField> fields = CompatFields();
     const auto field = std::find_if(fields.begin(), fields.end(), [&](const CompatField& f) { return f.name == name; });
     if (field == fields.end()) {
       return Invalid(
-          "options.compat has no field \"", name, "\"; expected \"original\", or some of ",
+          "options.compat has no field \"", name, "\"; expected \"original\", \"qwix\", or some of ",
           absl::StrJoin(fields, ", ", [](std::string* out, const CompatField& f) { absl::StrAppend(out, f.name); }));
     }
     compat.*field->member = true;

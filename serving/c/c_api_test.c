@@ -423,7 +423,7 @@ static void TestPlanOptions(void) {
   aqt_dot_general_free(plan);
   plan = NULL;
   options.compat = "nonsense";
-  INVALID("options.compat has no field \"nonsense\"; expected \"original\", or some of mid_scales_on_original_operands",
+  INVALID("options.compat has no field \"nonsense\"; expected \"original\", \"qwix\", or some of mid_scales_on_original_operands",
           aqt_dot_general_make(kInt8, &lhs, &rhs, &kMatMul, &options, &plan, &g_error));
   options.compat = NULL;
   options.target = "z80";

@@ -173,6 +173,7 @@ absl::StatusOr<std::optional<FixedCase>> DifferencesFromOriginal(const GoldenCas
   AQT_ASSIGN_OR_RETURN(FixedCase fixed, differences(Compat{}));
   if (!differs(fixed)) return std::optional<FixedCase>();
   for (const CompatField& field : CompatFields()) {
+    if (field.is_of_qwix) continue;
     Compat compat = Compat::Original();
     compat.*field.member = false;
     AQT_ASSIGN_OR_RETURN(const FixedCase alone, differences(compat));

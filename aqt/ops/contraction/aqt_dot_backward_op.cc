@@ -82,7 +82,9 @@ class BackwardOp : public DotOp, public HasFields<DotBackwardFields> {
     return MakeBackwardKernel(dot_, has_key_, updated_, in, outputs, needed);
   }
 
-  bool has_expansion() const override { return !HasMidAlphas(dot_->config.dlhs) && !HasMidAlphas(dot_->config.drhs); }
+  bool has_expansion() const override {
+    return !HasMidAlphas(dot_->config.dlhs) && !HasMidAlphas(dot_->config.drhs) && !ClipsAtBound(*dot_);
+  }
   std::vector<Value> Expand(absl::Span<const Value> in) const override {
     std::vector<Value> out(2), next;
     for (const Side side : kSides) out[static_cast<int>(side)] = Gradient(side, in, next);
@@ -166,8 +168,8 @@ class BackwardOp : public DotOp, public HasFields<DotBackwardFields> {
             ? *kept
             : NotClipped(quantizer.numerics,
                          ScaleValue(quantizer, TileOperand(*dot_, side, *Residual(side, ResidualKind::kValue, in)),
-                                    *Residual(side, ResidualKind::kScale, in)));
-    const Value clipped = ClipMaskChooses(dtype, dot_->semantics().arithmetic)
+                                    *Residual(side, ResidualKind::kScale, in), dot_->semantics()));
+    const Value clipped = ClipMaskChooses(dtype, dot_->semantics())
                               ? ops::Select(ops::Equal(ToF32(mask), 0.0), 0.0, ToF32(gradient))
                               : MulIn(dtype, ToF32(gradient), ToF32(mask));
     return UntileOperandGradient(*dot_, side, rotated(FromF32(clipped, dtype)));

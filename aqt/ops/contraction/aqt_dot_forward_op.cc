@@ -200,7 +200,9 @@ class ForwardOp : public DotOp, public HasFields<DotForwardFields> {
   }
 
   bool is_packed() const { return order_.packed[0] || order_.packed[1]; }
-  bool has_expansion() const override { return !is_packed() && !HasMidAlphas(dot_->config.fwd); }
+  bool has_expansion() const override {
+    return !is_packed() && !HasMidAlphas(dot_->config.fwd) && !(with_residuals_ && ClipsAtBound(*dot_));
+  }
   std::vector<Value> Expand(absl::Span<const Value> in) const override {
     const absl::Span<const StateSlot> slots = dot_->plan().forward_state();
     std::vector<Value> statistics(slots.size());
@@ -261,7 +263,8 @@ class ForwardOp : public DotOp, public HasFields<DotForwardFields> {
  private:
   Value ClipMask(Side side, const Value& x, const Value& scale) const {
     const Quantizer& quantizer = dot_->forward(side).quantizer;
-    return NotClipped(quantizer.numerics, ScaleValue(quantizer, RotatedOperand(*dot_, side, x), scale));
+    return NotClipped(quantizer.numerics,
+                      ScaleValue(quantizer, RotatedOperand(*dot_, side, x), scale, dot_->semantics()));
   }
 
   const std::shared_ptr<const Impl> dot_;

@@ -1,5 +1,7 @@
 #include "aqt/ops/contraction/aqt_dot_ops.h"
 
+#include <algorithm>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -10,6 +12,7 @@
 #include "aqt/graph/basic_ops.h"
 #include "aqt/graph/context.h"
 #include "aqt/ops/contraction/packed_contraction.h"
+#include "aqt/quant/numerics/numerics_rows.h"
 
 namespace aqt {
 
@@ -69,6 +72,13 @@ Value TileProductGradient(const AqtDot::Impl& dot, const Value& g) {
     shape.push_back(extent);
   }
   return ops::BroadcastInDim(parts, shape, axes);
+}
+
+bool ClipsAtBound(const AqtDot::Impl& dot) {
+  if (!dot.semantics().compat.clip_gradient_at_bound) return false;
+  return std::any_of(std::begin(kSides), std::end(kSides), [&](Side side) {
+    return GradientBound(dot.forward(side).quantizer.numerics, DType::kF32).has_value();
+  });
 }
 
 absl::Status ExpectAval(const char* name, const Aval& got, const Aval& want) {

@@ -109,6 +109,9 @@ inline bool HasMidAlphas(const DotGeneralRaw& raw) {
   return raw.lhs_mid_alpha.has_value() || raw.rhs_mid_alpha.has_value();
 }
 
+// Nor has a gradient that is masked by the bounds of a calibration (Compat::clip_gradient_at_bound).
+bool ClipsAtBound(const AqtDot::Impl& dot);
+
 absl::Status ExpectAval(const char* name, const Aval& got, const Aval& want);
 // The context of an evaluation: with the key u32[2] if there is one.
 Context ContextOf(const AqtDot::Impl& dot, const Array* key);

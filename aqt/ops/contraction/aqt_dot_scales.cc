@@ -55,18 +55,20 @@ std::optional<int64_t> TermsOf(const Impl& dot, std::optional<Side> gradient_of)
 
 }  // namespace
 
-bool FollowsItsTensor(const Quantizer& quantizer) {
+bool FollowsItsTensor(const Quantizer& quantizer, const Compat& compat) {
   if (!IsQuantized(quantizer.numerics)) return true;
+  if (compat.small_scales_are_one) return false;
   return std::visit([](const auto& c) { return Follows(c); }, *quantizer.calibration);
 }
 
 ScalePassing ForwardScales(const Impl& dot, const OperandOrder& order, size_t num_updated, bool with_residuals) {
+  const Compat& compat = dot.semantics().compat;
   ScalePassing result{.keeps = std::vector<bool>(order.size(), false), .quantizes = !dot.is_float()};
   for (const Side side : kSides) {
     const int i = static_cast<int>(side);
     const bool replaced = order.has_scale[i] || order.packed[i];
     result.keeps[order.at(side)] =
-        !replaced && !HasMidAlphas(dot.config.fwd) && FollowsItsTensor(dot.forward(side).quantizer);
+        !replaced && !HasMidAlphas(dot.config.fwd) && FollowsItsTensor(dot.forward(side).quantizer, compat);
   }
   result.outputs.push_back({{order.at(Side::kLhs), order.at(Side::kRhs)}, TermsOf(dot, std::nullopt)});
   result.outputs.resize(1 + num_updated);
@@ -79,6 +81,7 @@ ScalePassing ForwardScales(const Impl& dot, const OperandOrder& order, size_t nu
 }
 
 ScalePassing BackwardScales(const Impl& dot, size_t num_operands, size_t num_updated) {
+  const Compat& compat = dot.semantics().compat;
   constexpr size_t kG = 0;
   ScalePassing result{.keeps = std::vector<bool>(num_operands, false), .quantizes = !dot.is_float()};
   bool keeps_g = true, keeps_side[] = {true, true};
@@ -86,9 +89,10 @@ ScalePassing BackwardScales(const Impl& dot, size_t num_operands, size_t num_upd
     const DotGeneralRaw& raw = side == Side::kLhs ? dot.config.dlhs : dot.config.drhs;
     bool& keeps_other = keeps_side[static_cast<int>(Other(side))];
     const bool uses_qvalue = dot.engine().gradient(side).other == OtherOperand::kForwardQvalue;
-    const bool g_follows = FollowsItsTensor(raw.lhs.quantizer) && !HasMidAlphas(raw);
+    const bool g_follows = FollowsItsTensor(raw.lhs.quantizer, compat) && !HasMidAlphas(raw);
     // The qvalue has no scale; g is multiplied by the scale before it is quantized.
-    const bool other_follows = (uses_qvalue ? g_follows : FollowsItsTensor(raw.rhs.quantizer)) && !HasMidAlphas(raw);
+    const bool other_follows =
+        (uses_qvalue ? g_follows : FollowsItsTensor(raw.rhs.quantizer, compat)) && !HasMidAlphas(raw);
     keeps_g = keeps_g && g_follows;
     keeps_other = keeps_other && other_follows;
   }

@@ -15,6 +15,7 @@
 
 #include "aqt/graph/op.h"
 #include "aqt/quant/config/config.h"
+#include "aqt/quant/config/semantics.h"
 
 namespace aqt::internal {
 
@@ -37,9 +38,9 @@ std::optional<ScalePassing> ScalePassingOf(const Op& op);
 
 // Whether multiplying a tensor by a power of two keeps its codes and multiplies its scale, as long as nothing over- or
 // underflows. True without numerics, and for AbsMax, Percentile, SnrSearch, and AbsMean with p = 1. False for a range
-// that is fixed or comes from statistics, for other means, whose powers are rounded, and for po2_scale, whose
-// logarithms round differently at different exponents.
-bool FollowsItsTensor(const Quantizer& quantizer);
+// that is fixed or comes from statistics, for other means, whose powers are rounded, for po2_scale, whose logarithms
+// round differently at different exponents, and with Compat::small_scales_are_one.
+bool FollowsItsTensor(const Quantizer& quantizer, const Compat& compat);
 
 }  // namespace aqt::internal
 

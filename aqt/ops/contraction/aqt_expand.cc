@@ -61,7 +61,8 @@ Value AbsMaxScale(const Quantizer& quantizer, const AbsMax& calibration, const V
 Value ScaleOf(const Quantizer& quantizer, const Value& x, const Axes& axes, const Value& key,
               const Semantics& semantics) {
   const AbsMax* abs_max = std::get_if<AbsMax>(&*quantizer.calibration);
-  if (abs_max == nullptr || abs_max->po2_scale) return CalibratedScale(quantizer, x, axes, key, semantics);
+  if (abs_max == nullptr || abs_max->po2_scale || semantics.compat.ChangesQuantization())
+    return CalibratedScale(quantizer, x, axes, key, semantics);
   return AbsMaxScale(quantizer, *abs_max, x, *SharedAxesOf(quantizer, axes, x.rank()), semantics.arithmetic);
 }
 
@@ -83,15 +84,17 @@ std::optional<Bias> BiasOf(const Quantizer& quantizer, DType dtype) {
 
 Value IntQvalue(const IntSymmetric& numerics, const ScaledOperand& scaled, const std::optional<Value>& key,
                 const Semantics& semantics) {
-  const DType dtype = scaled.dtype;
+  DType dtype = scaled.dtype;
   Value y = scaled.held;
   if (numerics.noise.has_value()) {
     const Value noise = NoiseFor(*numerics.noise, y.shape(), key.value_or(Value()), semantics.prng_layout);
-    y = RoundTo(dtype, ops::Flush(FlushTo(dtype, y) + noise));
+    y = ops::Flush(FlushTo(dtype, y) + noise);
+    if (semantics.compat.noise_sum_stays_f32) dtype = DType::kF32;
+    y = RoundTo(dtype, y);
   }
   if (numerics.clip) {
-    const double bound = HostConstant(dtype, ClipBound(numerics));
-    y = ops::Min(ops::Max(FlushTo(dtype, y), -bound), bound);
+    const ClipRange range = ClipRangeOf(numerics, semantics.compat, dtype);
+    y = ops::Min(ops::Max(FlushTo(dtype, y), range.lo), range.hi);
   }
   if (numerics.round) {
     const Value flushed = FlushTo(dtype, y);
@@ -214,7 +217,7 @@ void MultiplyIntoOther(const ExpandedSide& own, Side side, const DotDims& dims, 
 
 }  // namespace
 
-ScaledOperand ScaleValue(const Quantizer& quantizer, const Value& x, const Value& scale) {
+ScaledOperand ScaleValue(const Quantizer& quantizer, const Value& x, const Value& scale, const Semantics& semantics) {
   Value y = ToF32(x);
   DType dtype = x.dtype();
   if (const std::optional<Bias> bias = BiasOf(quantizer, x.dtype())) {
@@ -222,7 +225,16 @@ ScaledOperand ScaleValue(const Quantizer& quantizer, const Value& x, const Value
     y = AddIn(dtype, y, bias->held);
   }
   dtype = Promote(dtype, scale.dtype());
-  return {MulIn(dtype, y, InverseScaleIn(scale.dtype(), ToF32(scale))), dtype};
+  const Value divisor = ToF32(scale);
+  ScaleRule rule = ScaleRuleOf(semantics);
+  if (rule == ScaleRule::kXlaQuotient && scale.shape() == x.shape()) rule = ScaleRule::kQuotient;
+  switch (rule) {
+    case ScaleRule::kInverse: return {MulIn(dtype, y, InverseScaleIn(scale.dtype(), divisor)), dtype};
+    case ScaleRule::kQuotient: return {DivIn(dtype, y, divisor), dtype};
+    case ScaleRule::kXlaQuotient: break;
+  }
+  const DType reciprocal = dtype == DType::kF16 ? DType::kF16 : DType::kF32;
+  return {MulIn(dtype, y, DivIn(reciprocal, Number(1.0f), divisor)), dtype};
 }
 
 Value NotClipped(const Numerics& numerics, const ScaledOperand& scaled) {
@@ -242,7 +254,7 @@ QuantizedValue QuantizeValue(const Quantizer& quantizer, const ProductSide& side
   } else {
     out.scale = ScaleOf(quantizer, side.x, axes, side.key.value_or(Value()), semantics);
   }
-  const ScaledOperand scaled = ScaleValue(quantizer, side.x, *out.scale);
+  const ScaledOperand scaled = ScaleValue(quantizer, side.x, *out.scale, semantics);
   if (const IntSymmetric* integer = std::get_if<IntSymmetric>(&quantizer.numerics)) {
     out.qvalue = IntQvalue(*integer, scaled, side.key, semantics);
   } else {

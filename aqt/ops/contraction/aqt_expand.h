@@ -35,7 +35,7 @@ struct ScaledOperand {
   Value held;
   DType dtype;
 };
-ScaledOperand ScaleValue(const Quantizer& quantizer, const Value& x, const Value& scale);
+ScaledOperand ScaleValue(const Quantizer& quantizer, const Value& x, const Value& scale, const Semantics& semantics);
 // bool: where the gradient of the scaled values passes. The numerics must have a GradientBound.
 Value NotClipped(const Numerics& numerics, const ScaledOperand& scaled);
 

@@ -35,7 +35,8 @@ enum class WeightOnly {
 };
 absl::string_view ToString(WeightOnly weight_only);  // "WEIGHT_ONLY_DIGITS", "WEIGHT_ONLY_FLOAT"
 
-// Deliberate differences from the original systems; all false by default, all true in Original().
+// Deliberate differences from the original systems, all false by default. Those from AQT come first, and are true in
+// Original(); then those from Qwix, true in Qwix().
 struct Compat {
   // Mid scales: quantize the original operands with scales calibrated on the rescaled ones. By default the rescaled
   // operands are quantized, so that the mid scales cancel.
@@ -63,14 +64,42 @@ struct Compat {
   // the order of XLA on CPU (aqt/kernels/reduce/xla_sum.h). By default it is summed in f32 and rounded once.
   bool einsum_sums_in_dtype = false;
 
+  // The rest is how Qwix quantizes (docs/coming-from-aqt-or-qwix.md). SnrSearch has none of it and is refused.
+
+  // The scaled value is x / scale. With kXlaCompatible it is computed as XLA on CPU does: unless each element has its
+  // own scale, it is x * (1 / scale), where only an f16 reciprocal is rounded before the product. By default the scaled
+  // value is x * R(1 / scale), with R the rounding to the dtype of the scale.
+  bool divide_by_scale = false;
+  // A scale below the square root of the smallest normal number of its dtype (2^-63; f16: 2^-7) becomes 1. By default a
+  // bound of 0 becomes 1 before it is divided, and small scales stay.
+  bool small_scales_are_one = false;
+  // IntSymmetric with `clip`: values are clipped to -2^(bits-1) .. 2^(bits-1)-1. By default the lowest integer is not
+  // used, so that the range is symmetric.
+  bool integers_reach_lowest = false;
+  // IntSymmetric with clip_gradient: the gradient passes where |x| is at most the bound that the calibration found, and
+  // is 0 elsewhere, in each dtype. By default it passes where the scaled value was not clipped (numerics.h). Only
+  // contractions do this; QuantizeGradient has no bound.
+  bool clip_gradient_at_bound = false;
+  // IntSymmetric with noise: the scaled value plus noise stays in f32 until it is rounded to an integer. By default it
+  // is first rounded to the dtype of the scaled value.
+  bool noise_sum_stays_f32 = false;
+  // AbsMean: the mean is over all elements; it is divided in f32. By default it is over those that are not 0.
+  bool abs_mean_counts_zeros = false;
+  // Fp8 of an f16 tensor: the bound is divided in f16. By default it is divided in f32.
+  bool fp8_scales_in_tensor_dtype = false;
+
   static Compat Original();
+  static Compat Qwix();
+  // Whether one of the fields of Qwix is set.
+  bool ChangesQuantization() const;
   bool operator==(const Compat&) const = default;
 };
 
-// A field of Compat with its name.
+// A field of Compat with its name, and whether it is one of Qwix.
 struct CompatField {
   absl::string_view name;
   bool Compat::*member;
+  bool is_of_qwix = false;
 };
 // All fields of Compat, in order of declaration.
 absl::Span<const CompatField> CompatFields();

@@ -67,6 +67,13 @@ class Generator : public Choices {
     return Cast(std::move(values).Build(), x.dtype());
   }
 
+  Compat RandomCompat() {
+    if (OneIn(5)) return Compat::Original();
+    if (!OneIn(3)) return {};
+    // The reference has neither clip_gradient_at_bound nor integers_reach_lowest.
+    return {.divide_by_scale = OneIn(2), .small_scales_are_one = OneIn(2), .noise_sum_stays_f32 = OneIn(2)};
+  }
+
   Case Next() {
     Case c;
     const int64_t spatial = 1 + Below(3);
@@ -158,7 +165,7 @@ TEST(ConvProperty, PlanEqualsReference) {
     const Array g = RandomArray(dtype, plan->out_aval().shape, random.Bits());
     const Context context{.key = MakeKey(random.Bits())};
     const Semantics semantics{.arithmetic = random.Pick({Arithmetic::kXlaCompatible, Arithmetic::kIeee}),
-                              .compat = random.OneIn(5) ? Compat::Original() : Compat{}};
+                              .compat = random.RandomCompat()};
     const absl::StatusOr<DotGeneralGradients> want =
         ReferenceConvGeneralWithGradients(c.config, lhs, rhs, g, c.dims, context, semantics);
     ASSERT_TRUE(want.ok()) << want.status();

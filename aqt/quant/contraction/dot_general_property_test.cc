@@ -349,12 +349,35 @@ struct Problem {
     std::ostringstream os;
     os << lhs.aval() << " x " << rhs.aval() << " " << dims << "\n  fwd " << Text(config.fwd) << "\n  dlhs "
        << Text(config.dlhs) << "\n  drhs " << Text(config.drhs);
+    for (const CompatField& field : CompatFields()) {
+      if (semantics.compat.*field.member) os << "\n  " << field.name;
+    }
     if (config.tiling.has_value()) {
       os << "\n  tiles of lhs: " << Text(config.tiling->lhs) << "; of rhs: " << Text(config.tiling->rhs);
     }
     return os.str();
   }
 };
+
+bool SearchesSnr(const DotGeneral& config) {
+  for (const DotGeneralRaw* raw : {&config.fwd, &config.dlhs, &config.drhs}) {
+    for (const Tensor* tensor : {&raw->lhs, &raw->rhs}) {
+      const std::optional<Calibration>& calibration = tensor->quantizer.calibration;
+      if (calibration.has_value() && std::holds_alternative<SnrSearch>(*calibration)) return true;
+    }
+  }
+  return false;
+}
+
+// All fields of AQT or none, and sometimes some of Qwix, which SnrSearch does not have.
+Compat RandomCompat(Generator& random, const DotGeneral& config) {
+  Compat compat = random.OneIn(2) ? Compat::Original() : Compat{};
+  if (!random.OneIn(2) || SearchesSnr(config)) return compat;
+  for (const CompatField& field : CompatFields()) {
+    if (field.is_of_qwix) compat.*field.member = random.OneIn(2);
+  }
+  return compat;
+}
 
 Problem RandomProblem(Generator& random) {
   DotGeneral config{.fwd = random.RandomRaw(false), .dlhs = random.RandomRaw(true), .drhs = random.RandomRaw(true)};
@@ -383,7 +406,7 @@ Problem RandomProblem(Generator& random) {
   Array lhs = random.RandomData(dtype, shapes.lhs), rhs = random.RandomData(dtype, shapes.rhs);
   const Context context{.key = MakeKey(random.Bits())};
   const Semantics semantics{.arithmetic = random.Pick({Arithmetic::kXlaCompatible, Arithmetic::kIeee}),
-                            .compat = random.OneIn(2) ? Compat::Original() : Compat{},
+                            .compat = RandomCompat(random, config),
                             .prng_layout = random.Pick({PrngLayout::kPartitionable, PrngLayout::kOriginal}),
                             .weight_only = random.Pick({WeightOnly::kDigits, WeightOnly::kFloat})};
   return {config, shapes.dims, std::move(lhs), std::move(rhs), context, semantics};

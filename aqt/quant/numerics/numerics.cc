@@ -129,7 +129,7 @@ absl::StatusOr<Array> NumericsForward(const Numerics& numerics, const ArrayRef& 
     draws = {*context.key, layout, *draws_shape};
   }
   ArrayBuilder builder = ArrayBuilder::ForOverwrite({QvalueDType(numerics, y.dtype), y.shape});
-  internal::QuantizeInto(numerics, y, {}, draws, builder.ref(), nullptr);
+  internal::QuantizeInto(numerics, /*compat=*/{}, y, {}, draws, builder.ref(), nullptr);
   return std::move(builder).Build();
 }
 
@@ -167,7 +167,7 @@ absl::StatusOr<Array> NumericsBackward(const Numerics& numerics, const ArrayRef&
     });
   }
   ArrayBuilder builder = ArrayBuilder::ForOverwrite(g.aval());
-  internal::ApplyClipMask(g, mask.data(), arithmetic, builder.ref());
+  internal::ApplyClipMask(g, mask.data(), {.arithmetic = arithmetic}, builder.ref());
   return std::move(builder).Build();
 }
 
@@ -182,27 +182,30 @@ inline float RoundHalfEven(float v) {
   return std::fabs(v) < 0x1p23f ? std::copysign((v + magic) - magic, v) : v;
 }
 
-// min(max(y, -bound), bound) with subnormals treated as zero; NaN stays.
+// min(max(y, lo), hi) with subnormals treated as zero; NaN stays.
 template <class T>
-void ClampRow(float bound, float* y, int64_t n) {
+void ClampRow(float lo, float hi, float* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
     float v = Arith<T>::Flush(y[i]);
-    v = v < -bound ? -bound : v;
-    y[i] = v > bound ? bound : v;
+    v = v < lo ? lo : v;
+    y[i] = v > hi ? hi : v;
   }
 }
 
-void QuantizeIntRow(const IntSymmetric& numerics, DType dtype, const Draws& draws, float* y, int64_t n) {
+void QuantizeIntRow(const IntSymmetric& numerics, const Compat& compat, DType dtype, const Draws& draws, float* y,
+                    int64_t n) {
   if (numerics.noise.has_value()) {
     AQT_DCHECK(draws.numbers != nullptr);
     std::array<float, kPiece> noise;
     kernels::FillNoise(*draws.numbers, draws.first, draws.stride, n, noise.data(), draws.target);
     FlushRow(dtype, y, n);
     for (int64_t i = 0; i < n; ++i) y[i] = FlushSubnormal(y[i] + noise[i]);
+    if (compat.noise_sum_stays_f32) dtype = DType::kF32;
     RoundRow(dtype, y, n);
   }
   VisitFloat(dtype, [&]<class T>() {
-    if (numerics.clip) ClampRow<T>(HostConstant(dtype, ClipBound(numerics)), y, n);
+    const ClipRange range = ClipRangeOf(numerics, compat, dtype);
+    if (numerics.clip) ClampRow<T>(range.lo, range.hi, y, n);
     if (!numerics.round) return;
     if (numerics.preserve_zero) {
       for (int64_t i = 0; i < n; ++i) y[i] = RoundHalfEven(Arith<T>::Flush(y[i]));
@@ -230,26 +233,28 @@ void RoundMantissaRow(DType dtype, int mantissa_bits, const Draws& draws, float*
 
 void QuantizeFp8Row(const Fp8& numerics, DType dtype, const Draws& draws, float* y, int64_t n) {
   if (numerics.stochastic_rounding) RoundMantissaRow(dtype, numerics.mantissa_bits, draws, y, n);
-  VisitFloat(dtype, [&]<class T>() { ClampRow<T>(static_cast<float>(QuantBound(numerics)), y, n); });
+  const float bound = static_cast<float>(QuantBound(numerics));
+  VisitFloat(dtype, [&]<class T>() { ClampRow<T>(-bound, bound, y, n); });
 }
 
 }  // namespace
 
-void QuantizeRow(const Numerics& numerics, DType dtype, const Draws& draws, float* y, int64_t n) {
+void QuantizeRow(const Numerics& numerics, const Compat& compat, DType dtype, const Draws& draws, float* y, int64_t n) {
   struct Visitor {
+    const Compat& compat;
     DType dtype;
     const Draws& draws;
     float* y;
     int64_t n;
     void operator()(const NoNumerics&) const {}
-    void operator()(const IntSymmetric& integer) const { QuantizeIntRow(integer, dtype, draws, y, n); }
+    void operator()(const IntSymmetric& integer) const { QuantizeIntRow(integer, compat, dtype, draws, y, n); }
     void operator()(const Fp8& fp8) const { QuantizeFp8Row(fp8, dtype, draws, y, n); }
     void operator()(const Fp& fp) const {
       RoundRow(DType::kBF16, y, n);
       RoundFpRow(fp.format, draws, y, n);
     }
   };
-  std::visit(Visitor{dtype, draws, y, n}, numerics);
+  std::visit(Visitor{compat, dtype, draws, y, n}, numerics);
 }
 
 std::optional<float> GradientBound(const Numerics& numerics, DType dtype) {

@@ -54,12 +54,16 @@ absl::StatusOr<std::optional<Shape>> DrawsShape(const Numerics& numerics, const 
 
 namespace {
 
-// Whether the matrix kernel can quantize: to integers without noise, with only one scale, in x's dtype.
-bool IsPlainInteger(const Numerics& numerics, DType x, const Affine& affine, DType q) {
+// Whether the matrix kernel can quantize: to integers without noise, with only one scale, in x's dtype, by which x is
+// not divided.
+bool IsPlainInteger(const Numerics& numerics, const ArrayRef& x, const Affine& affine, DType q) {
   const auto* integer = std::get_if<IntSymmetric>(&numerics);
   if (integer == nullptr || !integer->clip || !integer->round || !integer->preserve_zero) return false;
   if (integer->noise.has_value() || !IsByteInteger(q) || integer->bits > BitWidth(q)) return false;
-  return affine.bias.empty() && affine.mask == nullptr && affine.scale.size() == 1 && affine.scale[0].dtype == x;
+  if (!affine.bias.empty() || affine.mask != nullptr || affine.scale.size() != 1) return false;
+  if (affine.rule == ScaleRule::kQuotient) return false;
+  if (affine.rule == ScaleRule::kXlaQuotient && affine.scale[0].shape == x.shape) return false;
+  return affine.scale[0].dtype == x.dtype;
 }
 
 // A matrix with a scale for each row or each column, or with one scale. q is dense.
@@ -68,12 +72,14 @@ struct ScaledMatrix {
   const void* scale;
   int64_t scale_row_stride, scale_col_stride;  // one is 0
   int8_t* q;
+  ScaleRule rule;
 };
 
 // Quantizes rows first .. end - 1, one block at a time: the inverse scales of a block are on the stack.
-void QuantizeRows(const ScaledMatrix& matrix, float bound, kernels::Target target, int64_t first, int64_t end) {
+void QuantizeRows(const ScaledMatrix& matrix, const ClipRange& range, kernels::Target target, int64_t first,
+                  int64_t end) {
   constexpr int64_t kBlock = 1024;
-  const auto& [x, scale, scale_row_stride, scale_col_stride, q] = matrix;
+  const auto& [x, scale, scale_row_stride, scale_col_stride, q, rule] = matrix;
   std::array<float, kBlock> inverse;
   for (int64_t r = first; r < end; r += kBlock) {
     for (int64_t c = 0; c < x.cols; c += kBlock) {
@@ -81,7 +87,7 @@ void QuantizeRows(const ScaledMatrix& matrix, float bound, kernels::Target targe
       const int64_t stride = scale_row_stride + scale_col_stride;
       const int64_t n = scale_col_stride != 0 ? cols : scale_row_stride != 0 ? rows : 1;
       LoadRow(x.dtype, scale, r * scale_row_stride + c * scale_col_stride, stride, n, inverse.data());
-      InvertScaleRow(x.dtype, inverse.data(), n);
+      (rule == ScaleRule::kInverse ? InvertScaleRow : ReciprocalRow)(x.dtype, inverse.data(), n);
       kernels::QuantizeMatrixArgs args;
       const int64_t at = r * x.row_stride + c * x.col_stride;
       args.x = {
@@ -89,8 +95,8 @@ void QuantizeRows(const ScaledMatrix& matrix, float bound, kernels::Target targe
       args.grid.scale = inverse.data();
       args.grid.row_stride = scale_row_stride != 0;
       args.grid.col_stride = scale_col_stride != 0;
-      args.lo = -bound;
-      args.hi = bound;
+      args.lo = range.lo;
+      args.hi = range.hi;
       args.subnormals_are_zero = true;
       args.q = q + r * x.cols + c;
       args.q_row_stride = x.cols;
@@ -100,8 +106,9 @@ void QuantizeRows(const ScaledMatrix& matrix, float bound, kernels::Target targe
 }
 
 // Processes matrices of the last two axes; false if the scales of a matrix differ along both axes.
-bool QuantizePlainInteger(const IntSymmetric& numerics, const ArrayRef& x, const ArrayRef& scale,
+bool QuantizePlainInteger(const IntSymmetric& numerics, const Compat& compat, const ArrayRef& x, const Affine& affine,
                           const MutableArrayRef& q, const Execution& execution) {
+  const ArrayRef& scale = affine.scale[0];
   constexpr int64_t kTaskElements = 64 << 10;
   const int64_t rank = x.shape.rank(), last = rank - 1, before = rank - 2;
   const Strides scale_strides = BroadcastStrides(scale.shape, scale.strides, x.shape);
@@ -109,7 +116,7 @@ bool QuantizePlainInteger(const IntSymmetric& numerics, const ArrayRef& x, const
   const int64_t rows = rank > 1 ? x.shape[before] : 1, cols = x.shape[last];
   if (rows * cols == 0) return true;
   const auto row_stride = [&](const Strides& strides) { return rank > 1 ? strides[before] : 0; };
-  const float bound = static_cast<float>(ClipBound(numerics));
+  const ClipRange range = ClipRangeOf(numerics, compat, DType::kF32);
   const int64_t tasks = execution.executor == nullptr ? 1 : std::min(rows, 1 + rows * cols / kTaskElements);
   int64_t matrices = 0;
   const Shape outer(x.shape.extents().first(std::max<int64_t>(before, 0)));
@@ -119,10 +126,11 @@ bool QuantizePlainInteger(const IntSymmetric& numerics, const ArrayRef& x, const
                                  static_cast<const char*>(scale.data) + scale_from * SizeOf(scale.dtype),
                                  row_stride(scale_strides),
                                  scale_strides[last],
-                                 static_cast<int8_t*>(q.data) + matrices++ * rows * cols};
-    if (tasks == 1) return QuantizeRows(matrix, bound, execution.target, 0, rows);
+                                 static_cast<int8_t*>(q.data) + matrices++ * rows * cols,
+                                 affine.rule};
+    if (tasks == 1) return QuantizeRows(matrix, range, execution.target, 0, rows);
     execution.executor->ParallelFor(tasks, [&](int64_t i) {
-      QuantizeRows(matrix, bound, execution.target, rows * i / tasks, rows * (i + 1) / tasks);
+      QuantizeRows(matrix, range, execution.target, rows * i / tasks, rows * (i + 1) / tasks);
     });
   });
   return true;
@@ -130,7 +138,17 @@ bool QuantizePlainInteger(const IntSymmetric& numerics, const ArrayRef& x, const
 
 }  // namespace
 
-void QuantizeInto(const Numerics& numerics, const ArrayRef& x, const Affine& affine,
+ClipRange ClipRangeOf(const IntSymmetric& numerics, const Compat& compat, DType dtype) {
+  const double bound = ClipBound(numerics), lowest = compat.integers_reach_lowest ? bound + 1 : bound;
+  return {HostConstant(dtype, -lowest), HostConstant(dtype, bound)};
+}
+
+ScaleRule ScaleRuleOf(const Semantics& semantics) {
+  if (!semantics.compat.divide_by_scale) return ScaleRule::kInverse;
+  return semantics.arithmetic == Arithmetic::kIeee ? ScaleRule::kQuotient : ScaleRule::kXlaQuotient;
+}
+
+void QuantizeInto(const Numerics& numerics, const Compat& compat, const ArrayRef& x, const Affine& affine,
                   const std::optional<TensorDraws>& draws, const MutableArrayRef& q, int8_t* mask,
                   const Execution& execution) {
   const DType dtype = ScaledDType(x.dtype, affine);
@@ -141,8 +159,8 @@ void QuantizeInto(const Numerics& numerics, const ArrayRef& x, const Affine& aff
     draw_strides = BroadcastStrides(draws->shape, DenseStrides(draws->shape), x.shape);
   }
   AQT_DCHECK(q.IsDense());
-  if (mask == nullptr && IsPlainInteger(numerics, x.dtype, affine, q.dtype) &&
-      QuantizePlainInteger(std::get<IntSymmetric>(numerics), x, affine.scale[0], q, execution)) {
+  if (mask == nullptr && IsPlainInteger(numerics, x, affine, q.dtype) &&
+      QuantizePlainInteger(std::get<IntSymmetric>(numerics), compat, x, affine, q, execution)) {
     return;
   }
   const std::optional<float> gradient_bound = GradientBound(numerics, dtype);
@@ -150,7 +168,7 @@ void QuantizeInto(const Numerics& numerics, const ArrayRef& x, const Affine& aff
     if (mask != nullptr) ClipMaskRow(*gradient_bound, dtype, y, n, mask + linear);
     const Draws row{numbers.has_value() ? &*numbers : nullptr, draw_offset, InnerStride(draw_strides),
                     execution.target};
-    QuantizeRow(numerics, dtype, row, y, n);
+    QuantizeRow(numerics, compat, dtype, row, y, n);
     StoreRow(q.dtype, y, n, q.data, linear, 1);
   };
   ForEachScaledPiece(x, affine, draw_strides, quantize, execution.executor);
@@ -161,16 +179,18 @@ void NoiseInto(NoiseKind kind, const TensorDraws& draws, float* out, kernels::Ta
 }
 
 // XLA on CPU turns a product with a predicate into a select, but not for bf16, which it computes in f32.
-bool ClipMaskChooses(DType dtype, Arithmetic arithmetic) {
-  return arithmetic == Arithmetic::kXlaCompatible && dtype != DType::kBF16;
+bool ClipMaskChooses(DType dtype, const Semantics& semantics) {
+  if (semantics.compat.clip_gradient_at_bound) return true;
+  return semantics.arithmetic == Arithmetic::kXlaCompatible && dtype != DType::kBF16;
 }
 
-void ApplyClipMask(const ArrayRef& g, const int8_t* mask, Arithmetic arithmetic, const MutableArrayRef& out) {
+void ApplyClipMask(const ArrayRef& g, const int8_t* mask, const Semantics& semantics, const MutableArrayRef& out) {
+  const bool chooses = ClipMaskChooses(g.dtype, semantics);
   const StridesSpan strides[] = {g.strides, out.strides};
   std::array<float, kPiece> y, factor;
   ForEachPiece(g.shape, strides, [&](const int64_t* offsets, int64_t n, int64_t linear) {
     LoadRow(g.dtype, g.data, offsets[0], InnerStride(g.strides), n, y.data());
-    if (ClipMaskChooses(g.dtype, arithmetic)) {
+    if (chooses) {
       for (int64_t i = 0; i < n; ++i) y[i] = mask[linear + i] == 0 ? 0 : y[i];
     } else {
       for (int64_t i = 0; i < n; ++i) factor[i] = mask[linear + i];

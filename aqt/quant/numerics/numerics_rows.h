@@ -27,7 +27,16 @@ struct Draws {
 };
 
 // Replaces y, of dtype `dtype`, by the qvalue before its conversion to the container, which StoreRow does. n <= kPiece.
-void QuantizeRow(const Numerics& numerics, DType dtype, const Draws& draws, float* y, int64_t n);
+void QuantizeRow(const Numerics& numerics, const Compat& compat, DType dtype, const Draws& draws, float* y, int64_t n);
+
+// The range to which integers are clipped, rounded to `dtype`.
+struct ClipRange {
+  float lo, hi;
+};
+ClipRange ClipRangeOf(const IntSymmetric& numerics, const Compat& compat, DType dtype);
+
+// How the scaled values of a plan with these semantics are computed.
+ScaleRule ScaleRuleOf(const Semantics& semantics);
 
 // clip_gradient: the largest |y| of scaled values of `dtype`, before noise, whose gradient passes; null if every
 // gradient does. For Fp it is the largest that does not become NaN: AQT compares the *rounded* value with its bound.
@@ -59,7 +68,7 @@ struct Execution {
 
 // q = the qvalue of x scaled by `affine`; mask, if not null, is dense and gets ClipMaskRow(GradientBound). `draws` is
 // needed if DrawsShape is not null. q is dense and has the shape of x.
-void QuantizeInto(const Numerics& numerics, const ArrayRef& x, const Affine& affine,
+void QuantizeInto(const Numerics& numerics, const Compat& compat, const ArrayRef& x, const Affine& affine,
                   const std::optional<TensorDraws>& draws, const MutableArrayRef& q, int8_t* mask,
                   const Execution& execution = {});
 
@@ -67,13 +76,13 @@ void QuantizeInto(const Numerics& numerics, const ArrayRef& x, const Affine& aff
 void NoiseInto(NoiseKind kind, const TensorDraws& draws, float* out, kernels::Target target = kernels::BestTarget());
 
 // Whether clipping selects between the gradient and +0 instead of multiplying by 1 or 0. As in XLA on CPU it selects in
-// f32 and f16 and multiplies in bf16; kIeee always multiplies.
-bool ClipMaskChooses(DType dtype, Arithmetic arithmetic);
+// f32 and f16 and multiplies in bf16; kIeee always multiplies. With clip_gradient_at_bound it always selects.
+bool ClipMaskChooses(DType dtype, const Semantics& semantics);
 
 // out = g with zeros where mask (dense, g's shape) is 0. Where ClipMaskChooses, the gradient of a clipped value is +0
 // for any g; otherwise it is a product, rounded to the dtype of g, which is NaN where g is infinite or NaN. `out` may
 // be g.
-void ApplyClipMask(const ArrayRef& g, const int8_t* mask, Arithmetic arithmetic, const MutableArrayRef& out);
+void ApplyClipMask(const ArrayRef& g, const int8_t* mask, const Semantics& semantics, const MutableArrayRef& out);
 
 }  // namespace aqt::internal
 

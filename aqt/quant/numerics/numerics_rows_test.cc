@@ -66,11 +66,11 @@ TEST(QuantizeIntoTest, TheKernelHasTheBitsOfTheSteps) {
     const Affine affine = {.scale = scales};
     std::vector<int8_t> mask(read.num_elements());
     ArrayBuilder steps(container, read);
-    QuantizeInto(numerics, view, affine, std::nullopt, steps.ref(), mask.data());
+    QuantizeInto(numerics, Compat(), view, affine, std::nullopt, steps.ref(), mask.data());
     const Array want = std::move(steps).Build();
     for (const kernels::Target target : kernels::SupportedTargets()) {
       ArrayBuilder q(container, read);
-      QuantizeInto(numerics, view, affine, std::nullopt, q.ref(), nullptr, {.target = target});
+      QuantizeInto(numerics, Compat(), view, affine, std::nullopt, q.ref(), nullptr, {.target = target});
       ASSERT_TRUE(SameBits(std::move(q).Build(), want)) << view.aval() << ", " << bits << " bits";
     }
   }

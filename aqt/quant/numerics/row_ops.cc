@@ -228,6 +228,12 @@ void InvertScaleRow(DType dtype, float* x, int64_t n) {
   });
 }
 
+void ReciprocalRow(DType dtype, float* x, int64_t n) {
+  VisitFloat(dtype, [&]<class T>() {
+    for (int64_t i = 0; i < n; ++i) x[i] = Reciprocal<T>(x[i]);
+  });
+}
+
 Strides BroadcastStrides(const Shape& shape, absl::Span<const int64_t> strides, const Shape& target) {
   AQT_DCHECK(shape.rank() == target.rank());
   Strides result(strides.begin(), strides.end());
@@ -343,9 +349,13 @@ void ForEachScaledPiece(const ArrayRef& x, const Affine& affine, StridesSpan ext
         MulRow(dtype, operand.data(), stride, y.data(), n);
       }
       for (const ArrayRef& scale : affine.scale) {
-        const int64_t stride = load();
-        InvertScaleRow(scale.dtype, operand.data(), stride == 0 ? 1 : n);
+        const int64_t stride = load(), count = stride == 0 ? 1 : n;
         dtype = Promote(dtype, scale.dtype);
+        switch (affine.rule == ScaleRule::kXlaQuotient && scale.shape == x.shape ? ScaleRule::kQuotient : affine.rule) {
+          case ScaleRule::kInverse: InvertScaleRow(scale.dtype, operand.data(), count); break;
+          case ScaleRule::kXlaQuotient: ReciprocalRow(dtype, operand.data(), count); break;
+          case ScaleRule::kQuotient: DivRow(dtype, operand.data(), stride, y.data(), n); continue;
+        }
         MulRow(dtype, operand.data(), stride, y.data(), n);
       }
       f(y.data(), n, linear, offsets[1]);

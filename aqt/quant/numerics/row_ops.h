@@ -35,6 +35,8 @@ void DivRow(DType dtype, const float* x, int64_t x_stride, float* y, int64_t n);
 void OverConstantRow(DType dtype, float c, bool divide, float* y, int64_t n);
 // x = 1 / x, or 1 where that is infinite.
 void InvertScaleRow(DType dtype, float* x, int64_t n);
+// x = Reciprocal(x) (arith.h).
+void ReciprocalRow(DType dtype, float* x, int64_t n);
 
 // The strides with which an array of `shape` and `strides` is viewed in `target`: 0 along axes where shape has extent
 // 1. Ranks are equal.
@@ -53,11 +55,20 @@ inline int64_t InnerStride(StridesSpan strides) { return strides.empty() ? 0 : s
 
 // ---- whole arrays
 
+// How y / scale is computed. R is the rounding to the dtype of the result, Rs that to the dtype of the scale.
+enum class ScaleRule {
+  kInverse,      // AQT: R(y * Rs(1 / scale)), with 1 in place of an infinite reciprocal
+  kXlaQuotient,  // a quotient in XLA on CPU: R(y * (1 / scale)), with the reciprocal in f32 (f16: rounded), or
+                 // R(y / scale) if each element has its own scale
+  kQuotient,     // R(y / scale)
+};
+
 // How a tensor and its qvalue are related: y = (x + bias...) * mask / scale... Each array broadcasts to x.
 struct Affine {
   absl::Span<const ArrayRef> bias = {};
   const ArrayRef* mask = nullptr;
   absl::Span<const ArrayRef> scale = {};
+  ScaleRule rule = ScaleRule::kInverse;
 };
 
 // The dtype of the scaled values of x.

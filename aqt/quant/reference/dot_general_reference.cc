@@ -62,7 +62,8 @@ Value Gradient(Side wrt, const DotGeneral& config, const QuantizedProduct& forwa
   const bool clips = !x_quantized.mask.empty();
   if (clips && !raw.rhs.use_fwd_quant) out = Rotated(config.fwd.hadamard, out, contracting);
   for (size_t i = 0; i < x_quantized.mask.size(); ++i) {
-    if (semantics.arithmetic == Arithmetic::kXlaCompatible && out.dtype != DType::kBF16) {
+    const bool chooses = semantics.arithmetic == Arithmetic::kXlaCompatible && out.dtype != DType::kBF16;
+    if (chooses || semantics.compat.clip_gradient_at_bound) {
       if (x_quantized.mask[i] == 0) out.data[i] = 0;
     } else {
       out.data[i] = Times(out.dtype, static_cast<float>(out.data[i]), x_quantized.mask[i]);
@@ -188,7 +189,8 @@ absl::StatusOr<DotGeneralGradients> ReferenceDotGeneralWithGradients(const DotGe
                                                                      const ArrayRef& rhs_ref, const ArrayRef& g_ref,
                                                                      const DotDims& dims, const Context& context,
                                                                      const Semantics& semantics) {
-  AQT_ASSIGN_OR_RETURN(const DotGeneralPlan plan, DotGeneralPlan::Make(config, lhs_ref.aval(), rhs_ref.aval(), dims));
+  AQT_ASSIGN_OR_RETURN(const DotGeneralPlan plan,
+                       DotGeneralPlan::Make(config, lhs_ref.aval(), rhs_ref.aval(), dims, {.semantics = semantics}));
   if (g_ref.aval() != plan.out_aval())
     return absl::InvalidArgumentError("reference: g does not have the output's shape");
   if ((plan.ForwardNeedsKey() || plan.BackwardNeedsKey()) && !context.key.has_value()) {

@@ -62,16 +62,22 @@ Quantized QuantizeSide(const Tensor& tensor, const Value& calibrated, const Valu
   const auto* integer = std::get_if<IntSymmetric>(&quantizer.numerics);
   const auto* fp = std::get_if<Fp>(&quantizer.numerics);
   result.q = Value(QvalueDType(quantizer.numerics, scaled), x.shape);
+  const bool clips_at_bound = semantics.compat.clip_gradient_at_bound;
+  const Value bounds = integer != nullptr && integer->clip_gradient && clips_at_bound
+                           ? MakeBounds(quantizer, calibrated, shared, bits, semantics)
+                           : Value();
   ForEach(x.shape, [&](const Index& i) {
     float y = x(i);
     if (bias.has_value()) y = Plus(internal::Promote(x.dtype, bias->dtype), y, (*bias)(i));
-    float inverse = Over(result.scale.dtype, 1.0f, result.scale(i));
-    if (std::isinf(inverse)) inverse = 1;
-    y = Times(scaled, y, inverse);
+    y = ScaleOne(semantics, scaled, y, result.scale.dtype, result.scale(i), result.scale.shape == x.shape);
     if (integer != nullptr && integer->clip_gradient) {
-      result.mask.push_back(std::fabs(Flush(scaled, y)) <= internal::HostConstant(scaled, ClipBound(*integer)) ? 1 : 0);
+      const bool passes = clips_at_bound
+                              ? std::fabs(Flush(x.dtype, x(i))) <= Flush(x.dtype, bounds(i))
+                              : std::fabs(Flush(scaled, y)) <= internal::HostConstant(scaled, ClipBound(*integer));
+      result.mask.push_back(passes ? 1 : 0);
     }
-    result.q[i] = Store(result.q.dtype, QuantizeOne(quantizer.numerics, scaled, y, &bits.bits, bits.Number(i)));
+    result.q[i] =
+        Store(result.q.dtype, QuantizeOne(quantizer.numerics, semantics.compat, scaled, y, &bits.bits, bits.Number(i)));
     if (fp != nullptr && fp->clip_gradient) result.mask.push_back(std::isnan(result.q(i)) ? 0 : 1);
   });
   if (tensor.dequant_mode != DequantMode::kThisInput) {

@@ -39,7 +39,8 @@ TensorBits MakeTensorBits(const Numerics& numerics, Index shape, const std::opti
   return {RandomBits(key.value_or(Key{}), static_cast<int64_t>(numbers.data.size()), layout), numbers};
 }
 
-float QuantizeOne(const Numerics& numerics, DType dtype, float y, const RandomBits* bits, int64_t number) {
+float QuantizeOne(const Numerics& numerics, const Compat& compat, DType dtype, float y, const RandomBits* bits,
+                  int64_t number) {
   if (const auto* fp8 = std::get_if<Fp8>(&numerics)) {
     if (fp8->stochastic_rounding) {
       const bool wide = dtype == DType::kF32;
@@ -62,11 +63,14 @@ float QuantizeOne(const Numerics& numerics, DType dtype, float y, const RandomBi
   }
   const auto& n = std::get<IntSymmetric>(numerics);
   if (n.noise.has_value()) {
+    y = Flush(dtype, y);
+    if (compat.noise_sum_stays_f32) dtype = DType::kF32;
     y = Round(dtype, FlushSubnormal(Flush(dtype, y) + NoiseOf(n.noise->kind, *bits, number)));
   }
   if (n.clip && !std::isnan(y)) {
-    const float bound = internal::HostConstant(dtype, ClipBound(n));
-    y = std::clamp(Flush(dtype, y), -bound, bound);
+    const float highest = internal::HostConstant(dtype, ClipBound(n));
+    const float lowest = internal::HostConstant(dtype, -ClipBound(n) - (compat.integers_reach_lowest ? 1 : 0));
+    y = std::clamp(Flush(dtype, y), lowest, highest);
   }
   if (n.round && n.preserve_zero) y = std::nearbyint(Flush(dtype, y));
   if (n.round && !n.preserve_zero) y = Plus(dtype, std::floor(Flush(dtype, y)), 0.5f);
@@ -91,7 +95,8 @@ float Multiply(DType dtype, double m, double constant) {
 // From bounds to scales, in place.
 void BoundsToScales(const Quantizer& quantizer, DType bound_dtype, bool po2, const Semantics& semantics,
                     Value& bounds) {
-  const bool fp8_of_f16 = bound_dtype == DType::kF16 && std::holds_alternative<Fp8>(quantizer.numerics);
+  const bool fp8_of_f16 = bound_dtype == DType::kF16 && std::holds_alternative<Fp8>(quantizer.numerics) &&
+                          !semantics.compat.fp8_scales_in_tensor_dtype;
   const DType dtype = fp8_of_f16 ? DType::kF32 : bound_dtype;
   const bool ieee = semantics.arithmetic == Arithmetic::kIeee;
   const float quant_bound = internal::HostConstant(dtype, QuantBound(quantizer.numerics));
@@ -99,6 +104,8 @@ void BoundsToScales(const Quantizer& quantizer, DType bound_dtype, bool po2, con
   for (double& s : bounds.data) {
     const float m = static_cast<float>(s);
     float quotient = ieee || bounds.data.size() == 1 ? Over(dtype, m, quant_bound) : Times(dtype, m, reciprocal);
+    const float least = std::sqrt(dtype == DType::kF16 ? 0x1p-14f : 0x1p-126f);
+    if (semantics.compat.small_scales_are_one && quotient < least) quotient = 1;
     if (po2) quotient = internal::CeilToPo2(dtype, quotient, ieee);
     s = Store(bounds.dtype, quotient);
   }
@@ -112,6 +119,8 @@ struct Groups {
   const Semantics& semantics;
   Value absmax;  // one per scale; 0 replaced by 1
   Value zeros;   // shape and dtype of the scale
+
+  double NotZero(double bound) const { return bound == 0 && !semantics.compat.small_scales_are_one ? 1 : bound; }
 };
 
 // One overload for each calibration: the bounds, and their dtype if it differs from the dtype of x.
@@ -171,11 +180,20 @@ Value Bounds(const AbsMean& c, const Groups& t, DType&) {
     counts[i] += magnitude != 0 ? 1 : 0;
   });
   const Value sums = Sum(powers, scale);
-  for (size_t i = 0; i < scale.data.size(); ++i) {
-    const float sum = Round(x.dtype, Flush(x.dtype, static_cast<float>(sums.data[i])));
+  const size_t groups = scale.data.size();
+  for (size_t i = 0; i < groups; ++i) {
+    const float exact_sum = static_cast<float>(sums.data[i]);
+    const float sum = Round(x.dtype, Flush(x.dtype, exact_sum));
     const float count = Round(x.dtype, std::max(1.0f, static_cast<float>(counts.data[i])));
-    const double bound = Multiply(x.dtype, PowerOf(x.dtype, Over(x.dtype, sum, count), 1 / c.p), c.clipping_scale);
-    scale.data[i] = bound == 0 ? 1 : bound;
+    float mean = Over(x.dtype, sum, count);
+    if (t.semantics.compat.abs_mean_counts_zeros) {
+      const float size = static_cast<float>(std::max<size_t>(x.data.size() / groups, 1));
+      const bool divides = t.semantics.arithmetic == Arithmetic::kIeee || groups == 1;
+      const DType f32 = DType::kF32;
+      mean = divides ? Over(f32, exact_sum, size) : Times(f32, exact_sum, Over(f32, 1.0f, size));
+      mean = Round(x.dtype, Flush(x.dtype, mean));
+    }
+    scale.data[i] = t.NotZero(Multiply(x.dtype, PowerOf(x.dtype, mean, 1 / c.p), c.clipping_scale));
   }
   return scale;
 }
@@ -195,7 +213,7 @@ Value Bounds(const SnrSearch& c, const Groups& t, DType& bound_dtype) {
     ForEach(x.shape, [&](const Index& i) {
       const float inverse = Over(scale.dtype, 1.0f, trial(i));
       const float y = Times(scaled, x(i), std::isinf(inverse) ? 1.0f : inverse);
-      const double q = Store(q_dtype, QuantizeOne(quantizer.numerics, scaled, y, &bits.bits, bits.Number(i)));
+      const double q = Store(q_dtype, QuantizeOne(quantizer.numerics, {}, scaled, y, &bits.bits, bits.Number(i)));
       const float back = Round(x.dtype, Times(scaled, Round(x.dtype, static_cast<float>(q)), trial(i)));
       const double value = Flush(x.dtype, x(i));
       if (rounded) {
@@ -237,7 +255,7 @@ Value Bounds(const Percentile& c, const Groups& t, DType&) {
       return not_above * 100'000'000 >= std::llround(c.percentile * 1e6) * static_cast<int64_t>(groups[g].size());
     };
     const float found = *std::find_if(groups[g].begin(), groups[g].end(), reaches);
-    bounds.data[g] = Flush(t.x.dtype, found) == 0 ? 1 : found;
+    bounds.data[g] = t.NotZero(Flush(t.x.dtype, found));
   }
   const double factor = c.clipping_scale.value_or(0);
   for (double& m : bounds.data) m = factor == 0 ? m : Multiply(t.x.dtype, m, factor);
@@ -254,19 +272,41 @@ Value Bounds(const C&, const Groups& t, DType&) {
   return t.zeros;
 }
 
-}  // namespace
-
-Value MakeScale(const Quantizer& quantizer, const Value& x, const Index& shared, const TensorBits& bits,
-                const Semantics& semantics) {
+Value BoundsOf(const Quantizer& quantizer, const Value& x, const Index& shared, const TensorBits& bits,
+               const Semantics& semantics, DType& bound_dtype) {
   Index shape = x.shape;
   for (const int64_t axis : shared) shape[axis] = 1;
   const Value zeros(quantizer.scale_dtype.value_or(x.dtype), shape);
   Value absmax = zeros;
   ForEach(x.shape, [&](const Index& i) { absmax[i] = Largest(absmax(i), std::fabs(x(i))); });
-  for (double& m : absmax.data) m = Flush(x.dtype, static_cast<float>(m)) == 0 ? 1 : m;
-  const Groups groups{quantizer, x, bits, semantics, absmax, zeros};
-  DType bound_dtype = x.dtype;
-  Value scale = std::visit([&](const auto& c) { return Bounds(c, groups, bound_dtype); }, *quantizer.calibration);
+  Groups groups{quantizer, x, bits, semantics, absmax, zeros};
+  for (double& m : groups.absmax.data) m = groups.NotZero(Flush(x.dtype, static_cast<float>(m)));
+  bound_dtype = x.dtype;
+  return std::visit([&](const auto& c) { return Bounds(c, groups, bound_dtype); }, *quantizer.calibration);
+}
+
+}  // namespace
+
+float ScaleOne(const Semantics& semantics, DType dtype, float y, DType scale_dtype, float scale,
+               bool each_has_its_own_scale) {
+  if (!semantics.compat.divide_by_scale) {
+    const float inverse = Over(scale_dtype, 1.0f, scale);
+    return Times(dtype, y, std::isinf(inverse) ? 1.0f : inverse);
+  }
+  if (semantics.arithmetic == Arithmetic::kIeee || each_has_its_own_scale) return Over(dtype, y, scale);
+  return Times(dtype, y, Over(dtype == DType::kF16 ? DType::kF16 : DType::kF32, 1.0f, scale));
+}
+
+Value MakeBounds(const Quantizer& quantizer, const Value& x, const Index& shared, const TensorBits& bits,
+                 const Semantics& semantics) {
+  DType bound_dtype;
+  return BoundsOf(quantizer, x, shared, bits, semantics, bound_dtype);
+}
+
+Value MakeScale(const Quantizer& quantizer, const Value& x, const Index& shared, const TensorBits& bits,
+                const Semantics& semantics) {
+  DType bound_dtype;
+  Value scale = BoundsOf(quantizer, x, shared, bits, semantics, bound_dtype);
   const bool po2 = std::visit([](const auto& c) { return c.po2_scale; }, *quantizer.calibration);
   BoundsToScales(quantizer, bound_dtype, po2, semantics, scale);
   return scale;

@@ -26,10 +26,19 @@ TensorBits MakeTensorBits(const Numerics& numerics, Index shape, const std::opti
 
 // The qvalue of one scaled value y of `dtype`, before its conversion to the container. `number` is the index of its
 // random bits.
-float QuantizeOne(const Numerics& numerics, DType dtype, float y, const RandomBits* bits, int64_t number);
+float QuantizeOne(const Numerics& numerics, const Compat& compat, DType dtype, float y, const RandomBits* bits,
+                  int64_t number);
 
 // x^p, rounded once.
 float PowerOf(DType dtype, float x, double p);
+
+// y / scale, with one or several scales for a tensor, in `dtype`, that of the result. `scale_dtype` is its own.
+float ScaleOne(const Semantics& semantics, DType dtype, float y, DType scale_dtype, float scale,
+               bool each_has_its_own_scale);
+
+// The bounds of x, shared along the axes `shared`, in the dtype of the scale; not for SnrSearch.
+Value MakeBounds(const Quantizer& quantizer, const Value& x, const Index& shared, const TensorBits& bits,
+                 const Semantics& semantics);
 
 // The scale of x, shared along the axes `shared`, in its dtype.
 Value MakeScale(const Quantizer& quantizer, const Value& x, const Index& shared, const TensorBits& bits,

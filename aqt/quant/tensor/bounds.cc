@@ -33,19 +33,29 @@ struct BoundsInput {
 };
 
 // bounds = bounds / quant_bound. Returns the dtype of the result.
-DType DivideByQuantBound(const QuantizeSpec& spec, DType bound_dtype, Arithmetic arithmetic, float* bounds, int64_t n) {
+DType DivideByQuantBound(const QuantizeSpec& spec, DType bound_dtype, const Semantics& semantics, float* bounds,
+                         int64_t n) {
   // The bound of an 8-bit float is a bf16 scalar, which promotes f16 bounds to f32.
-  const bool widened = bound_dtype == DType::kF16 && std::holds_alternative<Fp8>(spec.numerics);
+  const bool widened = bound_dtype == DType::kF16 && std::holds_alternative<Fp8>(spec.numerics) &&
+                       !semantics.compat.fp8_scales_in_tensor_dtype;
   const DType dtype = widened ? DType::kF32 : bound_dtype;
   // The number of all scales decides whether XLA divides.
-  const bool divide = arithmetic == Arithmetic::kIeee || spec.num_scales() == 1;
+  const bool divide = semantics.arithmetic == Arithmetic::kIeee || spec.num_scales() == 1;
   const float quant_bound = HostConstant(dtype, QuantBound(spec.numerics));
   OverConstantRow(dtype, quant_bound, divide, bounds, n);
   return dtype;
 }
 
-void ReplaceZeros(float* bounds, int64_t n) {
+// A bound of 0 becomes 1, unless its scale will.
+void ReplaceZeros(const Compat& compat, float* bounds, int64_t n) {
+  if (compat.small_scales_are_one) return;
   for (int64_t i = 0; i < n; ++i) bounds[i] = bounds[i] == 0 ? 1.0f : bounds[i];
+}
+
+// Scales that are too small for their reciprocals and products become 1.
+void ReplaceSmallScales(DType dtype, float* scales, int64_t n) {
+  const float least = dtype == DType::kF16 ? 0x1p-7f : 0x1p-63f;  // the square root of the smallest normal number
+  for (int64_t i = 0; i < n; ++i) scales[i] = scales[i] < least ? 1.0f : scales[i];
 }
 
 // Multiplies bounds by a clipping scale, which is 1 if null or 0.
@@ -69,14 +79,14 @@ absl::Status CheckFields(const AbsMax& c) { return CheckClippingScale("AbsMax", 
 
 int64_t WorkDoubles(const AbsMax&, const QuantizeSpec&) { return 0; }
 
-void AbsMaxToBounds(const AbsMax& calibration, DType dtype, float* absmax, int64_t n) {
-  ReplaceZeros(absmax, n);
+void AbsMaxToBounds(const AbsMax& calibration, DType dtype, const Compat& compat, float* absmax, int64_t n) {
+  ReplaceZeros(compat, absmax, n);
   Clip(calibration.clipping_scale, dtype, absmax, n);
 }
 
 void FindBounds(const AbsMax& calibration, const BoundsInput& in, float* bounds) {
   AbsMaxInto(in.x, in.spec.scale_shape, bounds);
-  AbsMaxToBounds(calibration, in.x.dtype, bounds, in.spec.num_scales());
+  AbsMaxToBounds(calibration, in.x.dtype, in.semantics.compat, bounds, in.spec.num_scales());
 }
 
 // ---- AbsMean
@@ -106,6 +116,12 @@ int64_t WorkDoubles(const AbsMean&, const QuantizeSpec& spec) {
   return n + DoublesForFloats(n + WindowSumFloats(spec.x.shape, spec.scale_shape));
 }
 
+// The mean of `count` numbers in f32. XLA on CPU divides one sum, and multiplies several by the reciprocal.
+float MeanInF32(const QuantizeSpec& spec, const Semantics& semantics, float sum, float count) {
+  const bool divide = semantics.arithmetic == Arithmetic::kIeee || spec.num_scales() == 1;
+  return divide ? Div<float>(sum, count) : Mul<float>(sum, Reciprocal<float>(count));
+}
+
 // Powers and everything after the sum are rounded to the dtype of x; the sum is in f32.
 void FindBounds(const AbsMean& calibration, const BoundsInput& in, float* bounds) {
   const QuantizeSpec& spec = in.spec;
@@ -119,16 +135,20 @@ void FindBounds(const AbsMean& calibration, const BoundsInput& in, float* bounds
     for (int64_t i = 0; i < count; ++i) y[i] = Power(dtype, std::fabs(y[i]), calibration.p);
   };
   WindowSumsInto(x, spec.scale_shape, powers, sums + n, sums);
-  CountNonzero(x, spec.scale_shape, counts);
+  const bool counts_zeros = in.semantics.compat.abs_mean_counts_zeros;
+  const float size = n == 0 ? 0 : static_cast<float>(std::max<int64_t>(x.shape.num_elements() / n, 1));
+  if (!counts_zeros) CountNonzero(x, spec.scale_shape, counts);
   VisitFloat(dtype, [&]<class T>() {
     const float factor = HostConstant(dtype, calibration.clipping_scale);
     for (int64_t i = 0; i < n; ++i) {
       const float sum = Arith<T>::Round(Arith<T>::Flush(sums[i]));
-      const float mean = Div<T>(sum, counts[i] == 0 ? 1.0f : Arith<T>::Round(static_cast<float>(counts[i])));
-      const float bound = Mul<T>(Power(dtype, mean, 1 / calibration.p), factor);
-      bounds[i] = bound == 0 ? 1.0f : bound;
+      const float mean = counts_zeros
+                             ? Arith<T>::Round(Arith<T>::Flush(MeanInF32(spec, in.semantics, sums[i], size)))
+                             : Div<T>(sum, counts[i] == 0 ? 1.0f : Arith<T>::Round(static_cast<float>(counts[i])));
+      bounds[i] = Mul<T>(Power(dtype, mean, 1 / calibration.p), factor);
     }
   });
+  ReplaceZeros(in.semantics.compat, bounds, n);
 }
 
 // ---- Constant
@@ -200,7 +220,7 @@ void SumSquares(const QuantizeSpec& spec, const ArrayRef& x, const std::optional
     MulRow(spec.scaled_dtype, inverse.data(), 1, y.data(), count);
     const Draws row{numbers.has_value() ? &*numbers : nullptr, offsets[2], InnerStride(draw_strides),
                     kernels::BestTarget()};
-    QuantizeRow(spec.numerics, spec.scaled_dtype, row, y.data(), count);
+    QuantizeRow(spec.numerics, /*compat=*/{}, spec.scaled_dtype, row, y.data(), count);
     StoreRow(spec.q_dtype, y.data(), count, container.data(), 0, 1);
     LoadRow(spec.q_dtype, container.data(), 0, 1, count, y.data());
     RoundRow(x.dtype, y.data(), count);
@@ -244,7 +264,7 @@ void FindBounds(const SnrSearch& calibration, const BoundsInput& in, float* boun
   double* sums = in.work + 4 * DoublesForFloats(n);
   const SnrWork work = {row(0), row(1), row(2), row(3), sums, sums + n};
   AbsMaxInto(x, spec.scale_shape, work.absmax);
-  ReplaceZeros(work.absmax, n);
+  ReplaceZeros(semantics.compat, work.absmax, n);
   std::fill(work.best, work.best + n, 1.0f);
   std::fill(work.top, work.top + n, 0.0f);
   for (const double candidate : calibration.candidates) {
@@ -252,9 +272,9 @@ void FindBounds(const SnrSearch& calibration, const BoundsInput& in, float* boun
     std::copy(work.absmax, work.absmax + n, work.scale);
     MulRow(x.dtype, &factor, 0, work.scale, n);
     if (semantics.compat.snr_rates_unrounded_scales) {
-      DivideByQuantBound(spec, x.dtype, semantics.arithmetic, work.scale, n);
+      DivideByQuantBound(spec, x.dtype, semantics, work.scale, n);
     } else {
-      ScalesFromBounds(spec, x.dtype, semantics.arithmetic, work.scale, n);
+      ScalesFromBounds(spec, x.dtype, semantics, work.scale, n);
     }
     RoundRow(spec.scale_dtype, work.scale, n);
     SumSquares(spec, x, in.draws, rounded, work);
@@ -329,7 +349,7 @@ void FindBounds(const Percentile& calibration, const BoundsInput& in, float* bou
     for (int64_t i = 0; i < count; ++i) bounds[linear + i] = find(offsets[0] + i * InnerStride(x.strides));
   });
   FlushRow(x.dtype, bounds, spec.num_scales());
-  ReplaceZeros(bounds, spec.num_scales());
+  ReplaceZeros(in.semantics.compat, bounds, spec.num_scales());
   Clip(calibration.clipping_scale, x.dtype, bounds, spec.num_scales());
 }
 
@@ -363,15 +383,17 @@ void ComputeBounds(const QuantizeSpec& spec, const ArrayRef& x, const Semantics&
   Visit(spec.calibration, [&](const auto& c) { FindBounds(c, {spec, x, semantics, draws, work}, bounds); });
 }
 
-void ScalesFromBounds(const QuantizeSpec& spec, DType bound_dtype, Arithmetic arithmetic, float* bounds, int64_t n) {
-  const DType dtype = DivideByQuantBound(spec, bound_dtype, arithmetic, bounds, n);
+void ScalesFromBounds(const QuantizeSpec& spec, DType bound_dtype, const Semantics& semantics, float* bounds,
+                      int64_t n) {
+  const DType dtype = DivideByQuantBound(spec, bound_dtype, semantics, bounds, n);
+  if (semantics.compat.small_scales_are_one) ReplaceSmallScales(dtype, bounds, n);
   if (!HasPo2Scale(spec.calibration)) return;
-  for (int64_t i = 0; i < n; ++i) bounds[i] = CeilToPo2(dtype, bounds[i], arithmetic == Arithmetic::kIeee);
+  for (int64_t i = 0; i < n; ++i) bounds[i] = CeilToPo2(dtype, bounds[i], semantics.arithmetic == Arithmetic::kIeee);
 }
 
-void ScalesFromAbsMax(const QuantizeSpec& spec, Arithmetic arithmetic, float* absmax, int64_t n) {
-  AbsMaxToBounds(std::get<AbsMax>(spec.calibration), spec.x.dtype, absmax, n);
-  ScalesFromBounds(spec, spec.bound_dtype, arithmetic, absmax, n);
+void ScalesFromAbsMax(const QuantizeSpec& spec, const Semantics& semantics, float* absmax, int64_t n) {
+  AbsMaxToBounds(std::get<AbsMax>(spec.calibration), spec.x.dtype, semantics.compat, absmax, n);
+  ScalesFromBounds(spec, spec.bound_dtype, semantics, absmax, n);
   RoundRow(spec.scale_dtype, absmax, n);
 }
 

@@ -35,9 +35,10 @@ void ComputeBounds(const QuantizeSpec& spec, const ArrayRef& x, const Semantics&
 
 // ---- for every calibration
 
-// Turns bounds[n] into scales of the spec, not yet rounded to scale_dtype: bound / quant_bound, then po2, each step in
-// the dtype of the bounds.
-void ScalesFromBounds(const QuantizeSpec& spec, DType bound_dtype, Arithmetic arithmetic, float* bounds, int64_t n);
+// Turns bounds[n] into scales of the spec, not yet rounded to scale_dtype: bound / quant_bound, then
+// small_scales_are_one, then po2, each step in the dtype of the bounds.
+void ScalesFromBounds(const QuantizeSpec& spec, DType bound_dtype, const Semantics& semantics, float* bounds,
+                      int64_t n);
 
 }  // namespace aqt::internal
 

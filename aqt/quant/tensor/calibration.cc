@@ -93,7 +93,7 @@ absl::StatusOr<CalibratedTensor> CalibrateWithState(const Quantizer& quantizer, 
   }
   std::vector<double> work(spec.num_work_doubles());
   ArrayBuilder scale(spec.scale_dtype, spec.scale_shape);
-  internal::ComputeScaleWithState(spec, x, context.quant_mode, semantics.arithmetic, data, work.data(), scale.data());
+  internal::ComputeScaleWithState(spec, x, context.quant_mode, semantics, data, work.data(), scale.data());
   CalibratedTensor result;
   result.qtensor.dequant_dtype = x.dtype;
   result.qtensor.scale.push_back(std::move(scale).Build());
@@ -118,7 +118,7 @@ absl::StatusOr<Array> StaticScale(const Quantizer& quantizer, const CalibrationS
   AQT_RETURN_IF_ERROR(internal::CheckSeen(spec, QuantMode::kServe, semantics.compat, data.old));
   std::vector<double> work(spec.num_work_doubles());
   ArrayBuilder scale(spec.scale_dtype, spec.scale_shape);
-  internal::ScaleFromState(spec, semantics.arithmetic, data.old, work.data(), scale.data());
+  internal::ScaleFromState(spec, semantics, data.old, work.data(), scale.data());
   return std::move(scale).Build();
 }
 

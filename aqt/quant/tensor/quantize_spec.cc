@@ -1,5 +1,7 @@
 #include "aqt/quant/tensor/quantize_spec.h"
 
+#include <array>
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <utility>
@@ -157,6 +159,21 @@ absl::StatusOr<QuantizeSpec> MakeQuantizeSpec(const Quantizer& quantizer, const 
   return spec;
 }
 
+absl::Status ValidateCompat(const QuantizeSpec& spec, const Compat& compat) {
+  const auto* integer = std::get_if<IntSymmetric>(&spec.numerics);
+  const bool clips_at_bound = compat.clip_gradient_at_bound && integer != nullptr && integer->clip_gradient;
+  if (compat.ChangesQuantization() && std::holds_alternative<SnrSearch>(spec.calibration)) {
+    return absl::UnimplementedError(
+        "SnrSearch rates candidates as AQT quantizes; leave out the fields of Compat that Qwix has, or use AbsMax");
+  }
+  if (clips_at_bound && spec.has_state()) {
+    return absl::UnimplementedError(
+        absl::StrCat("clip_gradient_at_bound needs a calibration without state, such as AbsMax; this one is ",
+                     NameOf(spec.calibration), "; leave out clip_gradient or clip_gradient_at_bound"));
+  }
+  return absl::OkStatus();
+}
+
 int64_t QuantizeSpec::num_work_doubles() const {
   const int64_t n = num_scales();
   return DoublesForFloats(n) + (has_state() ? UpdateWorkDoubles(calibration, n) : BoundsWorkDoubles(*this));
@@ -167,26 +184,44 @@ void ComputeScale(const QuantizeSpec& spec, const ArrayRef& x, const Semantics& 
   const int64_t n = spec.num_scales();
   float* bounds = reinterpret_cast<float*>(work);
   ComputeBounds(spec, x, semantics, draws, work + DoublesForFloats(n), bounds);
-  ScalesFromBounds(spec, spec.bound_dtype, semantics.arithmetic, bounds, n);
+  ScalesFromBounds(spec, spec.bound_dtype, semantics, bounds, n);
   StoreRow(spec.scale_dtype, bounds, n, scale, 0, 1);
 }
 
-void ScaleFromState(const QuantizeSpec& spec, Arithmetic arithmetic, const void* const* statistics, double* work,
+void BoundMaskInto(const QuantizeSpec& spec, const ArrayRef& calibrated, const ArrayRef& x, const Semantics& semantics,
+                   double* work, int8_t* mask) {
+  const int64_t n = spec.num_scales();
+  float* bounds = reinterpret_cast<float*>(work);
+  ComputeBounds(spec, calibrated, semantics, /*draws=*/std::nullopt, work + DoublesForFloats(n), bounds);
+  FlushRow(spec.bound_dtype, bounds, n);
+  const Strides groups = BroadcastStrides(spec.scale_shape, DenseStrides(spec.scale_shape), x.shape);
+  const StridesSpan strides[] = {x.strides, groups};
+  std::array<float, kPiece> piece;
+  ForEachPiece(x.shape, strides, [&](const int64_t* offsets, int64_t count, int64_t linear) {
+    LoadRow(x.dtype, x.data, offsets[0], InnerStride(x.strides), count, piece.data());
+    FlushRow(x.dtype, piece.data(), count);
+    for (int64_t i = 0; i < count; ++i) {
+      mask[linear + i] = std::fabs(piece[i]) <= bounds[offsets[1] + i * InnerStride(groups)] ? 1 : 0;
+    }
+  });
+}
+
+void ScaleFromState(const QuantizeSpec& spec, const Semantics& semantics, const void* const* statistics, double* work,
                     void* scale) {
   const int64_t n = spec.num_scales();
   float* bounds = reinterpret_cast<float*>(work);
-  BoundsOf(spec.calibration, spec.x.dtype, arithmetic, statistics, n, bounds);
-  ScalesFromBounds(spec, spec.bound_dtype, arithmetic, bounds, n);
+  BoundsOf(spec.calibration, spec.x.dtype, semantics.arithmetic, statistics, n, bounds);
+  ScalesFromBounds(spec, spec.bound_dtype, semantics, bounds, n);
   StoreRow(spec.scale_dtype, bounds, n, scale, 0, 1);
 }
 
-void ComputeScaleWithState(const QuantizeSpec& spec, const ArrayRef& x, QuantMode mode, Arithmetic arithmetic,
+void ComputeScaleWithState(const QuantizeSpec& spec, const ArrayRef& x, QuantMode mode, const Semantics& semantics,
                            const StatisticData& data, double* work, void* scale) {
   const bool updates = UpdatesIn(mode, spec.calibration), before = ReadsBeforeUpdate(spec.calibration);
-  if (!updates || before) ScaleFromState(spec, arithmetic, data.old, work, scale);
+  if (!updates || before) ScaleFromState(spec, semantics, data.old, work, scale);
   if (!updates) return;
   UpdateStatistics(spec.calibration, x, spec.scale_shape, data, work);
-  if (!before) ScaleFromState(spec, arithmetic, data.updated, work, scale);
+  if (!before) ScaleFromState(spec, semantics, data.updated, work, scale);
 }
 
 absl::Status CheckSeen(const QuantizeSpec& spec, QuantMode mode, const Compat& compat, const void* const* statistics) {

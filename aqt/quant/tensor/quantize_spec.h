@@ -52,6 +52,9 @@ absl::StatusOr<Axes> SharedAxesOf(const Quantizer& quantizer, absl::Span<const i
 absl::StatusOr<QuantizeSpec> MakeQuantizeSpec(const Quantizer& quantizer, const Aval& x,
                                               absl::Span<const int64_t> calibration_axes);
 
+// Unimplemented for a calibration that does not quantize as Compat asks.
+absl::Status ValidateCompat(const QuantizeSpec& spec, const Compat& compat);
+
 // Writes the scale that the calibration finds for x, dense, in scale_dtype. `draws` is needed by the numerics when
 // SnrSearch quantizes, and unused otherwise. `work` has num_work_doubles() elements.
 void ComputeScale(const QuantizeSpec& spec, const ArrayRef& x, const Semantics& semantics,
@@ -59,10 +62,10 @@ void ComputeScale(const QuantizeSpec& spec, const ArrayRef& x, const Semantics& 
 
 // The same for a calibration with state: updates the state if the mode says so, and reads the scale before or after the
 // update, depending on the calibration. data.updated is set if and only if the mode updates.
-void ComputeScaleWithState(const QuantizeSpec& spec, const ArrayRef& x, QuantMode mode, Arithmetic arithmetic,
+void ComputeScaleWithState(const QuantizeSpec& spec, const ArrayRef& x, QuantMode mode, const Semantics& semantics,
                            const StatisticData& data, double* work, void* scale);
 // Only the scale, in a mode that updates nothing.
-void ScaleFromState(const QuantizeSpec& spec, Arithmetic arithmetic, const void* const* statistics, double* work,
+void ScaleFromState(const QuantizeSpec& spec, const Semantics& semantics, const void* const* statistics, double* work,
                     void* scale);
 
 // FailedPrecondition when a state that the call does not update has seen no batch, unless compat allows it.
@@ -70,7 +73,12 @@ absl::Status CheckSeen(const QuantizeSpec& spec, QuantMode mode, const Compat& c
 
 // For AbsMax calibration: turns the abs-max of n groups of the spec, in place, into scales of scale_dtype held as
 // floats.
-void ScalesFromAbsMax(const QuantizeSpec& spec, Arithmetic arithmetic, float* absmax, int64_t n);
+void ScalesFromAbsMax(const QuantizeSpec& spec, const Semantics& semantics, float* absmax, int64_t n);
+
+// Compat::clip_gradient_at_bound: mask[i], dense, is 1 where |x| is at most the bound that ComputeScale finds for
+// `calibrated`, else 0. For calibrations without state. `work` as for ComputeScale.
+void BoundMaskInto(const QuantizeSpec& spec, const ArrayRef& calibrated, const ArrayRef& x, const Semantics& semantics,
+                   double* work, int8_t* mask);
 
 }  // namespace aqt::internal
 

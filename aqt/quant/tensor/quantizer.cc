@@ -52,6 +52,7 @@ absl::StatusOr<QTensor> Calibrate(const Quantizer& quantizer, const ArrayRef& x,
     return absl::FailedPreconditionError(
         absl::StrCat("Calibrate: ", NameOf(spec.calibration), " has state; use CalibrateWithState (calibration.h)"));
   }
+  AQT_RETURN_IF_ERROR(internal::ValidateCompat(spec, semantics.compat));
   std::optional<internal::TensorDraws> draws;
   if (spec.draws_shape.has_value() && std::holds_alternative<SnrSearch>(spec.calibration)) {
     AQT_ASSIGN_OR_RETURN(draws,
@@ -86,7 +87,9 @@ absl::StatusOr<QTensor> CalculateQvalue(const Quantizer& quantizer, const ArrayR
         draws, MakeDraws("CalculateQvalue", quantizer.numerics, *draws_shape, context, semantics.prng_layout));
   }
   ArrayBuilder q = ArrayBuilder::ForOverwrite({QvalueDType(quantizer.numerics, scaled), tiled.shape});
-  internal::QuantizeInto(quantizer.numerics, tiled, affine.get(), draws, q.ref(), nullptr);
+  internal::Affine scaling = affine.get();
+  scaling.rule = internal::ScaleRuleOf(semantics);
+  internal::QuantizeInto(quantizer.numerics, semantics.compat, tiled, scaling, draws, q.ref(), nullptr);
   calibrated.qvalue = std::move(q).Build();
   return calibrated;
 }

@@ -11,7 +11,7 @@
 //   m = max|x| over the shared axes; m = 0 becomes 1; m = R(m * clipping_scale)
 //   scale = R(m / quant_bound)      see Arithmetic in semantics.h; then po2 and the cast to scale_dtype
 // A NaN in a group makes its scale NaN and its integer qvalues 0. An Inf makes the scale Inf and the qvalues 0.
-// The qvalue is numerics(x * (1 / scale)), with 1 in place of an infinite reciprocal.
+// The qvalue is numerics(x * (1 / scale)), with 1 in place of an infinite reciprocal. Compat has variants of all this.
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -37,7 +37,7 @@ absl::StatusOr<QTensor> Calibrate(const Quantizer& quantizer, const ArrayRef& x,
                                   const TilingState* tiling = nullptr, const Context& context = {});
 
 // `calibrated` with the qvalue of x. A key is needed when the numerics add noise. It is used without splitting
-// (DotGeneral splits it into one key per operand). Only prng_layout of the semantics is read.
+// (DotGeneral splits it into one key per operand). weight_only of the semantics is not read.
 absl::StatusOr<QTensor> CalculateQvalue(const Quantizer& quantizer, const ArrayRef& x, QTensor calibrated,
                                         const Context& context = {}, const Semantics& semantics = {});
 

@@ -174,6 +174,10 @@ bool ContractionPlan::ClipsGradient(Side side) const {
   return spec.has_value() && GradientBound(spec->numerics, spec->scaled_dtype).has_value();
 }
 
+int64_t ContractionPlan::ClipMaskWorkDoubles(Side side) const {
+  return options_.semantics.compat.clip_gradient_at_bound ? fwd_.side(side).spec->num_work_doubles() : 0;
+}
+
 bool ContractionPlan::GradientIsRotated(Side side) const {
   return fwd_.side(side).hadamard_block != 0 && gradient(side).other == OtherOperand::kForwardQvalue;
 }
@@ -243,8 +247,9 @@ int64_t ContractionPlan::CountScratch() const {
       sizes.Add(ScratchSlot::kForwardOperand, fwd_.side(Other(side)).x.shape.num_elements() * size);
     }
     const int64_t elements = fwd_.side(side).x.shape.num_elements();
-    if (ClipsGradient(side) && ResidualIndex(side, ResidualKind::kClipMask) < 0)
-      sizes.Add(ScratchSlot::kClipMask, elements);
+    if (ClipsGradient(side) && ResidualIndex(side, ResidualKind::kClipMask) < 0) {
+      sizes.Add(ScratchSlot::kClipMask, elements + ClipMaskWorkDoubles(side) * static_cast<int64_t>(sizeof(double)));
+    }
     if (fwd_.side(side).hadamard_block != 0 && (ClipsGradient(side) || GradientIsRotated(side)))
       sizes.Add(ScratchSlot::kRotatedGradient, elements * size);
     if (fwd_.tiled.has_value() && fwd_.tiled->operand(side).num_other > 0)

@@ -153,8 +153,10 @@ class ContractionPlan {
   ArrayRef View(Side side, const ArrayRef& x) const;
   // Rotates a gradient in the layout of the forward product's operand.
   void RotateGradient(Side side, const MutableArrayRef& gradient, const CallContext& context) const;
-  // Computes the mask that Forward would keep, from the float operand and its forward scale.
-  void ComputeClipMask(Side side, const ArrayRef& operand, const ArrayRef& scale, int8_t* mask) const;
+  // Computes the mask that Forward would keep, from the float operand and its forward scale. `work` has
+  // ClipMaskWorkDoubles elements.
+  void ComputeClipMask(Side side, const ArrayRef& operand, const ArrayRef& scale, double* work, int8_t* mask) const;
+  int64_t ClipMaskWorkDoubles(Side side) const;
   absl::Status FillOperand(Side side, const DotOperand& operand, const CallKeys& context, const Runtime& runtime,
                            const StateArrays& state, CallOperand& result) const;
   absl::Status KeepResiduals(const DotOperand& lhs, const DotOperand& rhs, const CallKeys& context,

@@ -2,6 +2,7 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
@@ -192,13 +193,17 @@ void ContractionPlan::RotateGradient(Side side, const MutableArrayRef& gradient,
   AQT_CHECK(CopyArray(rotated, gradient).ok());
 }
 
-void ContractionPlan::ComputeClipMask(Side side, const ArrayRef& operand, const ArrayRef& scale, int8_t* mask) const {
+void ContractionPlan::ComputeClipMask(Side side, const ArrayRef& operand, const ArrayRef& scale, double* work,
+                                      int8_t* mask) const {
   Array rotated;
   const ArrayRef value = RotatedView(side, operand, rotated);
   const QuantizeSpec& spec = *fwd_.side(side).spec;
+  if (options_.semantics.compat.clip_gradient_at_bound) {
+    return BoundMaskInto(spec, value, value, options_.semantics, work, mask);
+  }
   absl::InlinedVector<ArrayRef, 1> bias;
   if (spec.bias.has_value()) bias.push_back(*spec.bias);
-  const Affine affine{.bias = bias, .scale = absl::MakeConstSpan(&scale, 1)};
+  const Affine affine{.bias = bias, .scale = absl::MakeConstSpan(&scale, 1), .rule = ScaleRuleOf(options_.semantics)};
   const float bound = *GradientBound(spec.numerics, spec.scaled_dtype);
   ForEachScaledPiece(value, affine, value.strides, [&](float* y, int64_t n, int64_t linear, int64_t) {
     ClipMaskRow(bound, spec.scaled_dtype, y, n, mask + linear);
@@ -277,7 +282,8 @@ absl::Status ContractionPlan::KeepResiduals(const DotOperand& lhs, const DotOper
       case ResidualKind::kClipMask: {
         int8_t* mask = static_cast<int8_t*>(kept.Reserve(i, slot.aval));
         if (in.has_qvalue()) {
-          ComputeClipMask(slot.side, operand.value, *own_scale[static_cast<int>(slot.side)], mask);
+          std::vector<double> work(ClipMaskWorkDoubles(slot.side));
+          ComputeClipMask(slot.side, operand.value, *own_scale[static_cast<int>(slot.side)], work.data(), mask);
         } else {
           in.keep_mask = mask;
         }
@@ -384,12 +390,15 @@ void ContractionPlan::RunGradient(Side side, const MutableArrayRef& result, cons
     const int kept = ResidualIndex(side, ResidualKind::kClipMask);
     const int8_t* mask = kept >= 0 ? static_cast<const int8_t*>(residuals.slots[kept].view.data) : nullptr;
     if (mask == nullptr) {
-      int8_t* computed = static_cast<int8_t*>(context.workspace.Get(ScratchSlot::kClipMask, out.shape.num_elements()));
+      const int64_t doubles = ClipMaskWorkDoubles(side);
+      double* work = static_cast<double*>(context.workspace.Get(
+          ScratchSlot::kClipMask, out.shape.num_elements() + doubles * static_cast<int64_t>(sizeof(double))));
+      int8_t* computed = reinterpret_cast<int8_t*>(work + doubles);
       ComputeClipMask(side, residuals.slots[ResidualIndex(side, ResidualKind::kValue)].view,
-                      residuals.slots[ResidualIndex(side, ResidualKind::kScale)].view, computed);
+                      residuals.slots[ResidualIndex(side, ResidualKind::kScale)].view, work, computed);
       mask = computed;
     }
-    ApplyClipMask(out, mask, options_.semantics.arithmetic, out);
+    ApplyClipMask(out, mask, options_.semantics, out);
   }
   if (clips_rotated || is_rotated) RotateGradient(side, out, context);
   if (repeated) SumLeadingInto(out, tiled->num_other, sum);

@@ -171,7 +171,24 @@ bool SumsOfProductsAreNormal(double least, float smallest_a, float smallest_b) {
   return ProductsAreNormal(least, smallest_a, smallest_b) && least * smallest_a * smallest_b >= 0x1p-101;
 }
 
-std::optional<kernels::QuantizeStep> FusedStep(const QuantizeSpec& spec) {
+namespace {
+
+// Whether a scaled value is x * R(1 / scale).
+bool MultipliesByInverse(const QuantizeSpec& spec, const Semantics& semantics) {
+  switch (ScaleRuleOf(semantics)) {
+    case ScaleRule::kInverse: return true;
+    case ScaleRule::kQuotient: return false;
+    case ScaleRule::kXlaQuotient: break;
+  }
+  // The same for a reciprocal of the dtype of the product, if that is finite.
+  return semantics.compat.small_scales_are_one && spec.scaled_dtype != DType::kBF16 &&
+         spec.scale_dtype == spec.scaled_dtype && spec.scale_shape != spec.x.shape;
+}
+
+}  // namespace
+
+std::optional<kernels::QuantizeStep> FusedStep(const QuantizeSpec& spec, const Semantics& semantics) {
+  if (!MultipliesByInverse(spec, semantics)) return std::nullopt;
   if (const auto* fp8 = std::get_if<Fp8>(&spec.numerics); fp8 != nullptr) {
     if (fp8->stochastic_rounding || spec.bias.has_value() || spec.q_dtype == DType::kBF16) return std::nullopt;
     return kernels::QuantizeStep{.q_dtype = spec.q_dtype,
@@ -181,7 +198,10 @@ std::optional<kernels::QuantizeStep> FusedStep(const QuantizeSpec& spec) {
   }
   const auto* integer = std::get_if<IntSymmetric>(&spec.numerics);
   if (integer == nullptr || !integer->clip || !integer->round || !integer->preserve_zero) return std::nullopt;
-  if (spec.bias.has_value()) return std::nullopt;
+  if (spec.bias.has_value() || semantics.compat.integers_reach_lowest) return std::nullopt;
+  if (integer->noise.has_value() && semantics.compat.noise_sum_stays_f32 && spec.scaled_dtype != DType::kF32) {
+    return std::nullopt;
+  }
   if (spec.q_dtype != DType::kS8 && spec.q_dtype != DType::kS4) return std::nullopt;
   if (integer->bits > BitWidth(spec.q_dtype)) return std::nullopt;  // the container saturates
   return kernels::QuantizeStep{.clip_bound = static_cast<float>(ClipBound(*integer)),

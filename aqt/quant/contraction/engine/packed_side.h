@@ -104,9 +104,10 @@ bool ProductsAreNormal(double least, float smallest_a, float smallest_b);
 // differences from larger numbers.
 bool SumsOfProductsAreNormal(double least, float smallest_a, float smallest_b);
 
-// The step with which QuantizePack gives the result of QuantizeInto: integers of at most 8 bits, clipped, rounded,
-// without bias; 8-bit floats rounded to nearest, without bias. Null for others.
-std::optional<kernels::QuantizeStep> FusedStep(const QuantizeSpec& spec);
+// The step with which QuantizePack gives the result of QuantizeInto: integers of at most 8 bits, clipped to a symmetric
+// range, rounded, without bias; 8-bit floats rounded to nearest, without bias. Null for others, and where scaled values
+// are quotients.
+std::optional<kernels::QuantizeStep> FusedStep(const QuantizeSpec& spec, const Semantics& semantics);
 
 // How scales can be found while packing: AbsMax with one scale per [batch, row], or a single one.
 enum class FusedScales : uint8_t { kNo, kPerRow, kSingle };

@@ -198,8 +198,7 @@ class FusedRun {
     args.src = noisy.has_value() ? noisy->source : kernels::OperandOf(x, own.axes);
     CountPack(side, context_.runtime);
     kernels::QuantizePack(
-        target, format, args,
-        [&](float* absmax, int64_t n) { ScalesFromAbsMax(spec, context_.semantics.arithmetic, absmax, n); },
+        target, format, args, [&](float* absmax, int64_t n) { ScalesFromAbsMax(spec, context_.semantics, absmax, n); },
         context_.runtime.executor);
     if (args.scales != kernels::QuantizeArgs::Scales::kGiven && in.keep_scale != nullptr) {
       ScatterScales(scales.scale, own.axes, MutableArrayRef(spec.scale_dtype, spec.scale_shape, in.keep_scale));

@@ -44,8 +44,8 @@ absl::Status CheckOtherInput(const ProductPlan& plan, Side side) {
 }
 
 // Whether sums of `length` products of qvalues fit s32.
-bool SumsFitS32(const ProductPlan& plan, int64_t length) {
-  return static_cast<double>(length) * MaxMagnitude(plan.lhs) * MaxMagnitude(plan.rhs) <=
+bool SumsFitS32(const ProductPlan& plan, int64_t length, const Compat& compat) {
+  return static_cast<double>(length) * MaxMagnitude(plan.lhs, compat) * MaxMagnitude(plan.rhs, compat) <=
          std::numeric_limits<int32_t>::max();
 }
 
@@ -57,21 +57,22 @@ absl::StatusOr<DType> WindowAccumulator(const ProductPlan& plan, std::optional<D
         absl::StrCat("accumulator dtype ", ToString(*wanted), ", expected s32, f32, bf16, f16 or none"));
   }
   if (IsByteInteger(plan.lhs.operand_dtype) && IsByteInteger(plan.rhs.operand_dtype) &&
-      SumsFitS32(plan, plan.geometry.windows->conv.SumLength())) {
+      SumsFitS32(plan, plan.geometry.windows->conv.SumLength(), compat)) {
     return DType::kS32;
   }
   return compat.conv_ignores_accumulator_dtype ? plan.dtype : wanted.value_or(plan.dtype);
 }
 
 // The dtype of any other product, after ValidateAccumulator has passed.
-absl::StatusOr<DType> DenseAccumulator(const ProductPlan& plan, std::optional<DType> wanted) {
+absl::StatusOr<DType> DenseAccumulator(const ProductPlan& plan, std::optional<DType> wanted, const Compat& compat) {
   const DType dtype = ProductTypesOf(plan.lhs.operand_dtype, plan.rhs.operand_dtype, wanted).product;
   if (dtype != DType::kS32) return dtype;
   int64_t k = 1;
   for (const int64_t axis : plan.lhs.axes.k) k *= plan.lhs.x.shape[axis];
-  if (!SumsFitS32(plan, k)) {
+  if (!SumsFitS32(plan, k, compat)) {
     return absl::InvalidArgumentError(absl::StrCat(ToString(plan.pass), ": a sum of ", k, " products of up to ",
-                                                   MaxMagnitude(plan.lhs), " * ", MaxMagnitude(plan.rhs),
+                                                   MaxMagnitude(plan.lhs, compat), " * ",
+                                                   MaxMagnitude(plan.rhs, compat),
                                                    " can overflow the s32 accumulator; use fewer bits, or an f32 "
                                                    "accumulator"));
   }
@@ -287,7 +288,7 @@ absl::StatusOr<ProductPlan> MakeProductPlan(Pass pass, const DotGeneralRaw& conf
     OperandAxes axes = AxesOf(plan.geometry, side, x.shape.rank());
     const Axes shared = CalibrationAxes(tensor.calibration_mode, axes);
     SidePlan& own = side == Side::kLhs ? plan.lhs : plan.rhs;
-    AQT_ASSIGN_OR_RETURN(own, MakeSidePlan(pass, side, tensor, x, std::move(axes), shared));
+    AQT_ASSIGN_OR_RETURN(own, MakeSidePlan(pass, side, tensor, x, std::move(axes), shared, options.semantics));
     if (config.hadamard.has_value()) own.hadamard_block = config.hadamard->block;
   }
   for (const Side side : kSides) {
@@ -304,7 +305,8 @@ absl::StatusOr<ProductPlan> MakeProductPlan(Pass pass, const DotGeneralRaw& conf
       plan.lhs.operand_dtype = plan.rhs.operand_dtype = DType::kS8;
     }
     AQT_RETURN_IF_ERROR(Annotate(ValidateAccumulator(config), ToString(pass)));
-    AQT_ASSIGN_OR_RETURN(const DType product, DenseAccumulator(plan, config.dg_accumulator_dtype));
+    AQT_ASSIGN_OR_RETURN(const DType product,
+                         DenseAccumulator(plan, config.dg_accumulator_dtype, options.semantics.compat));
     plan.contraction = ContractionOf(plan, product, options.semantics.WeightOnlySums());
   }
   plan.fuses = Fuses(plan);

@@ -30,7 +30,7 @@ Axes CalibrationAxes(CalibrationMode mode, const OperandAxes& axes) {
 }
 
 absl::StatusOr<SidePlan> MakeSidePlan(Pass pass, Side side, const Tensor& tensor, const Aval& x, OperandAxes axes,
-                                      absl::Span<const int64_t> shared) {
+                                      absl::Span<const int64_t> shared, const Semantics& semantics) {
   SidePlan plan;
   plan.config = tensor;
   plan.x = x;
@@ -44,9 +44,10 @@ absl::StatusOr<SidePlan> MakeSidePlan(Pass pass, Side side, const Tensor& tensor
 
   absl::StatusOr<QuantizeSpec> spec = MakeQuantizeSpec(tensor.quantizer, x, shared);
   if (!spec.ok()) return Annotate(spec.status(), where);
+  AQT_RETURN_IF_ERROR(Annotate(ValidateCompat(*spec, semantics.compat), where));
   plan.spec = *std::move(spec);
   if (tensor.dequant_mode != DequantMode::kThisInput) plan.operand_dtype = plan.spec->q_dtype;
-  plan.step = FusedStep(*plan.spec);
+  plan.step = FusedStep(*plan.spec, semantics);
   plan.row_scales = FusedScalesOf(*plan.spec, plan.axes);
   return plan;
 }
@@ -165,10 +166,11 @@ absl::Status FillStatistics(absl::string_view call, absl::Span<const StateSlot> 
   return Annotate(seen, absl::StrCat(call, ": ", slots[begin].operand));
 }
 
-double MaxMagnitude(const SidePlan& side) {
+double MaxMagnitude(const SidePlan& side, const Compat& compat) {
   const double container = -static_cast<double>(IntegerMin(side.spec->q_dtype));
   const auto* integer = std::get_if<IntSymmetric>(&side.spec->numerics);
-  return integer != nullptr && integer->clip ? std::min(container, ClipBound(*integer)) : container;
+  if (integer == nullptr || !integer->clip) return container;
+  return std::min(container, -static_cast<double>(ClipRangeOf(*integer, compat, DType::kF32).lo));
 }
 
 void AddQuantizeSlots(const SidePlan& plan, Side side, bool packs, SlotSizes& sizes) {
@@ -209,10 +211,10 @@ QuantizedSide SideQuantizer::Quantize(const ArrayRef& calibrated, const ArrayRef
   if (!in_.has_qvalue()) {
     if (const std::optional<TensorDraws> draws = Draws(); draws.has_value()) ObserveDraws(*draws);
   }
-  const Affine affine{.bias = bias, .scale = out.scale};
+  const Affine affine{.bias = bias, .scale = out.scale, .rule = ScaleRuleOf(context_.semantics)};
   const ArrayRef q = done.has_value()   ? done->qvalue
                      : in_.has_qvalue() ? in_.prepared->qvalue->ref()
-                                        : ComputeQvalueOf(quantized, affine);
+                                        : ComputeQvalueOf(calibrated, quantized, affine);
   context_.Observe(names_.qvalue, q);
   out.qvalue = q;
   if (plan_.config.dequant_mode != DequantMode::kThisInput) {
@@ -228,6 +230,11 @@ QuantizedSide SideQuantizer::Quantize(const ArrayRef& calibrated, const ArrayRef
 std::optional<TensorDraws> SideQuantizer::Draws() const {
   if (!plan_.spec->draws_shape.has_value()) return std::nullopt;
   return TensorDraws{*in_.key, context_.semantics.prng_layout, *plan_.spec->draws_shape};
+}
+
+double* SideQuantizer::ScaleWork() {
+  return static_cast<double*>(
+      Buffer(ScratchSlot::kLhsScaleWork, plan_.spec->num_work_doubles() * static_cast<int64_t>(sizeof(double))));
 }
 
 void* SideQuantizer::ScaleBuffer() {
@@ -267,7 +274,7 @@ std::optional<SideQuantizer::ScaleAndQvalue> SideQuantizer::QuantizeByKernel(con
   const kernels::Target target = context_.target;
   kernels::QuantizePack(
       target, kernels::ChooseGemm({}, target, /*rows=*/1).lhs, args,
-      [&](float* absmax, int64_t count) { ScalesFromAbsMax(spec, context_.semantics.arithmetic, absmax, count); },
+      [&](float* absmax, int64_t count) { ScalesFromAbsMax(spec, context_.semantics, absmax, count); },
       context_.runtime.executor);
   void* scale = ScaleBuffer();
   StoreRow(spec.scale_dtype, args.scale, n, scale, 0, 1);
@@ -277,24 +284,25 @@ std::optional<SideQuantizer::ScaleAndQvalue> SideQuantizer::QuantizeByKernel(con
 
 ArrayRef SideQuantizer::ComputeScaleOf(const ArrayRef& calibrated) {
   const QuantizeSpec& spec = *plan_.spec;
-  double* work = static_cast<double*>(
-      Buffer(ScratchSlot::kLhsScaleWork, spec.num_work_doubles() * static_cast<int64_t>(sizeof(double))));
+  double* work = ScaleWork();
   void* scale = ScaleBuffer();
   if (spec.has_state()) {
-    ComputeScaleWithState(spec, calibrated, in_.mode, context_.semantics.arithmetic, in_.statistics, work, scale);
+    ComputeScaleWithState(spec, calibrated, in_.mode, context_.semantics, in_.statistics, work, scale);
   } else {
     ComputeScale(spec, calibrated, context_.semantics, Draws(), work, scale);
   }
   return ArrayRef(spec.scale_dtype, spec.scale_shape, scale);
 }
 
-ArrayRef SideQuantizer::ComputeQvalueOf(const ArrayRef& x, const Affine& affine) {
+ArrayRef SideQuantizer::ComputeQvalueOf(const ArrayRef& calibrated, const ArrayRef& x, const Affine& affine) {
   const QuantizeSpec& spec = *plan_.spec;
   const Aval q_aval{QvalueDType(spec.numerics, ScaledDType(x.dtype, affine)), x.shape};
   void* q = QvalueBuffer(q_aval);
   const MutableArrayRef q_ref(q_aval.dtype, q_aval.shape, q);
-  QuantizeInto(spec.numerics, x, affine, Draws(), q_ref, in_.keep_mask,
+  const bool at_bound = in_.keep_mask != nullptr && context_.semantics.compat.clip_gradient_at_bound;
+  QuantizeInto(spec.numerics, context_.semantics.compat, x, affine, Draws(), q_ref, at_bound ? nullptr : in_.keep_mask,
                {.target = context_.target, .executor = context_.runtime.executor});
+  if (at_bound) BoundMaskInto(spec, calibrated, x, context_.semantics, ScaleWork(), in_.keep_mask);
   return q_ref;
 }
 

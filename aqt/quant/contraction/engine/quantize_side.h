@@ -59,7 +59,7 @@ Axes CalibrationAxes(CalibrationMode mode, const OperandAxes& axes);
 // `shared` axes share a scale unless the quantizer names others. Checks everything that depends neither on data nor on
 // the other operand; messages begin with PASS.SIDE.
 absl::StatusOr<SidePlan> MakeSidePlan(Pass pass, Side side, const Tensor& tensor, const Aval& x, OperandAxes axes,
-                                      absl::Span<const int64_t> shared);
+                                      absl::Span<const int64_t> shared, const Semantics& semantics);
 
 // Multiplies the sparsity mask into the qvalue and removes it: a product reads qvalue * mask, and dequantizing gives
 // the same either way. Does nothing without a mask. InvalidArgument, beginning with `where`, for a mask that does not
@@ -72,7 +72,7 @@ absl::Status ApplySparsityMask(absl::string_view where, QTensor& qtensor);
 absl::Status CheckPrepared(absl::string_view where, const SidePlan& plan, const QTensor& qtensor, const Panels* packed);
 
 // The largest |qvalue| of an integer container.
-double MaxMagnitude(const SidePlan& side);
+double MaxMagnitude(const SidePlan& side, const Compat& compat);
 
 // One operand of a call.
 struct CallOperand {
@@ -150,13 +150,14 @@ class SideQuantizer {
   std::optional<TensorDraws> Draws() const;
 
  private:
-  ArrayRef ComputeQvalueOf(const ArrayRef& x, const Affine& affine);
+  ArrayRef ComputeQvalueOf(const ArrayRef& calibrated, const ArrayRef& x, const Affine& affine);
   // Scale and qvalue in one pass of the vector kernels, if these give the same bits: AbsMax scales, integers and floats
   // of at most 8 bits (FusedStep), a dense operand. Otherwise null.
   struct ScaleAndQvalue {
     ArrayRef scale, qvalue;
   };
   std::optional<ScaleAndQvalue> QuantizeByKernel(const ArrayRef& x);
+  double* ScaleWork();
   void* ScaleBuffer();
   void* QvalueBuffer(const Aval& aval);
   void ObserveDraws(const TensorDraws& draws);
