@@ -112,8 +112,7 @@ class QuantizePackOp : public DotOp {
     CountPack(Side::kLhs, CurrentRuntime());
     kernels::QuantizePack(
         gemm.target, gemm.lhs, args,
-        [&](float* absmax, int64_t n) { ScalesFromAbsMax(spec, dot_->semantics().arithmetic, absmax, n); },
-        call.executor);
+        [&](float* absmax, int64_t n) { ScalesFromAbsMax(spec, dot_->semantics(), absmax, n); }, call.executor);
     ScatterScales(scales, own().axes, places.At(1, call));
   }
 
