@@ -1,6 +1,8 @@
 #include "aqt/ops/contraction/aqt_dot_kernels.h"
 
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -10,7 +12,10 @@
 #include "aqt/core/status_macros.h"
 #include "aqt/ops/output_places.h"
 #include "aqt/quant/contraction/dot_operand.h"
+#include "aqt/quant/contraction/engine/packed_side.h"
 #include "aqt/quant/contraction/engine/pass.h"
+#include "aqt/quant/contraction/engine/prepared_operand_impl.h"
+#include "aqt/quant/contraction/engine/product_plan.h"
 #include "aqt/quant/contraction/residuals.h"
 #include "aqt/quant/contraction/scratch.h"
 #include "aqt/quant/tensor/qtensor.h"
@@ -40,6 +45,54 @@ struct Statistics {
   explicit Statistics(size_t count) : old(count), next(count) {}
   std::vector<ArrayRef> old;
   std::vector<MutableArrayRef> next;  // by slot; only those that are updated have memory
+};
+
+// A quantized operand that each call gets as panels and a scale.
+class PanelOperand {
+ public:
+  // `first`: one with other memory, made by ContractionPlan::FromPanels.
+  explicit PanelOperand(const PreparedOperand& first)
+      : panels_(*first.impl().panels),
+        impl_(first.impl()),
+        prepared_(std::shared_ptr<const PreparedOperand::Impl>(std::shared_ptr<const void>(), &impl_)) {
+    impl_.panels = std::shared_ptr<const Panels>(std::shared_ptr<const void>(), &panels_);
+  }
+  PanelOperand(const PanelOperand&) = delete;
+  PanelOperand& operator=(const PanelOperand&) = delete;
+
+  // Allocates nothing.
+  void Set(const SidePlan& plan, const Array& panels, const Array& scale) {
+    panels_.data = panels.buffer();
+    panels_.smallest_scale = plan.scales_output() ? ScalesInPlace(scale, plan.x.shape, plan.axes).smallest : 0;
+    impl_.qtensor.scale[0] = scale;
+  }
+  const PreparedOperand& prepared() const { return prepared_; }
+
+ private:
+  Panels panels_;
+  PreparedOperand::Impl impl_;
+  PreparedOperand prepared_;  // has no memory of its own
+};
+
+// Keeps the operands of ended calls, so that later calls allocate nothing. Thread-safe.
+class PanelOperandPool {
+ public:
+  using Pointer = std::unique_ptr<PanelOperand>;
+  Pointer Take() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (free_.empty()) return nullptr;
+    Pointer operand = std::move(free_.back());
+    free_.pop_back();
+    return operand;
+  }
+  void Return(Pointer operand) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    free_.push_back(std::move(operand));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<Pointer> free_;
 };
 
 class ForwardKernel {
@@ -91,10 +144,17 @@ class ForwardKernel {
     Scratch scratch(call.scratch, engine_scratch_);
     const Runtime runtime = RuntimeOf(call, scratch);
     std::optional<PreparedOperand> own[2];
+    LeasedOperand leased[2];
     for (const Side side : kSides) {
       const int i = static_cast<int>(side);
       if (bound_[i].has_value() || !IsPrepared(side)) continue;
       const size_t at = order_.at(side);
+      if (order_.packed[i] && order_.has_scale[i]) {
+        AQT_ASSIGN_OR_RETURN(leased[i].operand, TakePanels(side, In(at, call), In(at + 1, call)));
+        leased[i].pool = pool_[i].get();
+        own[i] = leased[i].operand->prepared();
+        continue;
+      }
       AQT_ASSIGN_OR_RETURN(
           own[i],
           Prepare(side, In(at, call), order_.has_scale[i] ? std::optional(In(at + 1, call)) : std::nullopt, runtime));
@@ -127,6 +187,26 @@ class ForwardKernel {
     }
     const std::vector<int64_t> group_sizes = GroupSizesOf(In(order_.groups_at(), call));
     return ragged->Forward(lhs, rhs, group_sizes, context, out, residuals, runtime, state);
+  }
+
+  // An operand of a running call.
+  struct LeasedOperand {
+    PanelOperandPool* pool = nullptr;
+    PanelOperandPool::Pointer operand = nullptr;
+    ~LeasedOperand() {
+      if (operand != nullptr) pool->Return(std::move(operand));
+    }
+  };
+
+  absl::StatusOr<PanelOperandPool::Pointer> TakePanels(Side side, const Array& panels, const Array& scale) const {
+    PanelOperandPool::Pointer operand = pool_[static_cast<int>(side)]->Take();
+    if (operand == nullptr) {
+      AQT_ASSIGN_OR_RETURN(const PreparedOperand first,
+                           dot_->engine().FromPanels(side, panels, absl::MakeConstSpan(&scale, 1)));
+      operand = std::make_unique<PanelOperand>(first);
+    }
+    operand->Set(dot_->engine().forward().side(side), panels, scale);
+    return operand;
   }
 
   size_t residuals_at() const { return 1 + updated_.size(); }
@@ -170,6 +250,8 @@ class ForwardKernel {
   std::vector<size_t> updated_;
   std::vector<ArrayRef> in_;                 // without data
   std::optional<PreparedOperand> bound_[2];  // by side; those that are constants
+  std::unique_ptr<PanelOperandPool> pool_[2] = {std::make_unique<PanelOperandPool>(),
+                                                std::make_unique<PanelOperandPool>()};
   int64_t engine_scratch_ = 0;
   OutputPlaces places_{{}, {}, 0};
 };
