@@ -25,6 +25,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 constexpr char kConfig[] = R"({
   "model_type": "llama",
@@ -157,6 +158,16 @@ TEST_F(DequantizeTest, AFloatCheckpointIsRefused) {
   const absl::Status status = RunConvertJob(fs_, Dequantize(DType::kF32)).status();
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("is not quantized"));
+}
+
+TEST_F(DequantizeTest, AMethodThatCannotBeReadIsNotDequantizedFirst) {
+  WriteSmallModel(At("in"), DType::kF32);
+  WriteText(At("in/config.json"), R"({"model_type": "llama", "quantization_config": {}})");
+  const absl::Status status = RunConvertJob(fs_, Dequantize(DType::kF32)).status();
+  EXPECT_TRUE(absl::IsUnimplemented(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("is quantized: it has a quantization_config. The method is not one that can be read"));
+  EXPECT_THAT(std::string(status.message()), Not(HasSubstr("aqt dequantize")));
 }
 
 TEST_F(DequantizeTest, RequantizingIsDequantizingAndQuantizing) {

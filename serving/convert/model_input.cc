@@ -142,14 +142,14 @@ absl::Status ModelInput::OpenFrozen(const InputOptions& options) {
 }
 
 absl::Status ModelInput::Dequantize(const io::FileSystem& fs, DType dtype) {
-  const absl::Status not_quantized = CheckNotQuantized(*checkpoint_, model_);
-  if (not_quantized.ok()) return absl::OkStatus();
+  const std::string evidence = QuantizationEvidence(*checkpoint_, model_);
+  if (evidence.empty()) return absl::OkStatus();
   dtype_ = dtype;
   AQT_ASSIGN_OR_RETURN(dequantized_, stored::DequantizedSource::OpenIfQuantized(fs, *checkpoint_, dtype));
   // No format that can be read, though something shows that the input is quantized.
   if (dequantized_ == nullptr) {
-    return absl::UnimplementedError(absl::StrCat(not_quantized.message(), ". It cannot be dequantized: ",
-                                                 "the method is not one that can be read; start from the floating ",
+    return absl::UnimplementedError(absl::StrCat(io::PrintableLine(checkpoint_->path()), " is quantized: ", evidence,
+                                                 ". The method is not one that can be read; start from the floating "
                                                  "point original"));
   }
   model_.quantization_config.reset();

@@ -63,8 +63,16 @@ bool ShowsQuantization(const io::TensorSource& source, const io::TensorInfo& inf
   return other != nullptr && IsStorageType(other->dtype);
 }
 
-// The evidence that the checkpoint is quantized, or an empty text.
-std::string Evidence(const io::TensorSource& source, const ModelConfig& model) {
+}  // namespace
+
+std::string FindQuantizationFile(const std::vector<std::string>& files) {
+  for (const char* name : {"quantize_config.json", "quant_config.json", "hf_quant_config.json"}) {
+    if (std::find(files.begin(), files.end(), name) != files.end()) return name;
+  }
+  return "";
+}
+
+std::string QuantizationEvidence(const io::TensorSource& source, const ModelConfig& model) {
   if (model.quantization_config.has_value()) {
     return absl::StrCat("it has a quantization_config",
                         model.quant_method.empty() ? "" : absl::StrCat(" of ", io::Printable(model.quant_method)));
@@ -87,17 +95,8 @@ std::string Evidence(const io::TensorSource& source, const ModelConfig& model) {
   return "";
 }
 
-}  // namespace
-
-std::string FindQuantizationFile(const std::vector<std::string>& files) {
-  for (const char* name : {"quantize_config.json", "quant_config.json", "hf_quant_config.json"}) {
-    if (std::find(files.begin(), files.end(), name) != files.end()) return name;
-  }
-  return "";
-}
-
 absl::Status CheckNotQuantized(const io::TensorSource& source, const ModelConfig& model) {
-  const std::string evidence = Evidence(source, model);
+  const std::string evidence = QuantizationEvidence(source, model);
   if (evidence.empty()) return absl::OkStatus();
   return absl::UnimplementedError(
       absl::StrCat(source.path(), " is quantized already: ", evidence,

@@ -14,9 +14,11 @@ namespace aqt::serving {
 // ModelOpt), or an empty text.
 std::string FindQuantizationFile(const std::vector<std::string>& files);
 
-// Unimplemented, naming the evidence and the remedy, if the model is quantized already. The evidence is in config.json,
-// in a file beside it, or in the tensors: scales, zero points and packed values with the names that known methods use,
-// or a weight of an integer or 8-bit float type. Reads only headers.
+// The evidence that a model is quantized already, for a message, or an empty text. It is in config.json, in a file
+// beside it, or in the tensors: scales, zero points and packed values with the names that known methods use, or a
+// weight of an integer or 8-bit float type. Reads only headers.
+std::string QuantizationEvidence(const io::TensorSource& source, const ModelConfig& model);
+// Unimplemented, naming the evidence and the remedy, if there is such evidence.
 absl::Status CheckNotQuantized(const io::TensorSource& source, const ModelConfig& model);
 
 }  // namespace aqt::serving

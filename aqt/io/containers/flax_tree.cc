@@ -10,6 +10,7 @@
 #include "absl/strings/strip.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/io/file.h"
+#include "aqt/io/printable.h"
 #include "aqt/io/tensors/checkpoint_files.h"
 
 namespace aqt::io {
@@ -185,7 +186,9 @@ absl::StatusOr<std::unique_ptr<TensorSource>> OpenFlaxTree(const TensorSource& t
                                     "their axes are inputs: ",
                                     ListSome(parameters.unknown())));
   }
-  return ViewsOfTree(tree, std::move(tensors), std::move(warnings));
+  absl::StatusOr<std::unique_ptr<TensorSource>> result = ViewsOfTree(tree, std::move(tensors), std::move(warnings));
+  if (result.ok()) return result;
+  return Annotate(result.status(), absl::StrCat("flax model '", PrintableLine(tree.path()), "'"));
 }
 
 }  // namespace aqt::io

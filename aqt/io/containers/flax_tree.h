@@ -28,7 +28,7 @@ namespace aqt::io {
 bool IsFlaxTree(const TensorSource& tree);
 
 // `tree` must outlive the result. Names lose the collection `params`. The state of an optimizer is left out, which a
-// warning says. DataLoss, naming both, if two tensors get the same name.
+// warning says. DataLoss, naming it, if two tensors get the same name.
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenFlaxTree(const TensorSource& tree);
 
 // Private to this folder: a tensor of a tree under another name, with another shape and order of elements.

@@ -104,7 +104,7 @@ TEST(FlaxTree, ConvolutionsOfThreeAxes) {
 
 TEST(FlaxTree, TwoTensorsOfOneName) {
   EXPECT_THAT(Converted({{"a.kernel", Zeros({2, 3})}, {"a.embedding", Zeros({2, 3})}}),
-              ElementsAre("tensor 'a.weight' is there twice"));
+              ElementsAre("flax model 'tree': tensor 'a.weight': is there twice"));
 }
 
 // As transformers writes a model in several files: the index joins keys with slashes.

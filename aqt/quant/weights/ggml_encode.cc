@@ -192,6 +192,7 @@ bool EncodeQ6K(const float* x, Search search, uint8_t* out) {
     int scale = first;
     float least = CodesOf16(values, d * static_cast<float>(first), q);
     for (int s = std::max(-128, first - 1); search == Search::kBest && s <= std::min(127, first + 1); ++s) {
+      if (s == first) continue;
       const float error = CodesOf16(values, d * static_cast<float>(s), other);
       if (error >= least) continue;
       least = error;
@@ -320,6 +321,7 @@ bool EncodeQ4K(const float* x, Search search, uint8_t* out) {
     const int near = search == Search::kBest ? 1 : 0, first_scale = scale, first_min = min;
     for (int s = std::max(0, first_scale - near); s <= std::min(63, first_scale + near); ++s) {
       for (int m = std::max(0, first_min - near); m <= std::min(63, first_min + near); ++m) {
+        if (s == first_scale && m == first_min) continue;
         const float error = CodesOf32(values, step(s, m), other);
         if (error >= least) continue;
         least = error;
