@@ -3,6 +3,7 @@
     import aqt_native
     dot_general = aqt_native.accelerate(aqt_config)     # of AQT's DotGeneral, wherever that goes
     dot_general = aqt_native.from_textproto('schema: 1 base: "fully_quantized_int8"')    # without AQT
+    rules = aqt_native.from_qwix(qwix_rules)            # of Qwix's QuantizationRule
 
 docs/jax.md describes the package. Importing it does not import JAX; the first use of a function does.
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from aqt_native._dot_general import from_textproto as from_textproto
     from aqt_native._errors import NotSupportedError as NotSupportedError
     from aqt_native._program import Program as Program
+    from aqt_native._qwix_rules import QwixDotGeneral as QwixDotGeneral
+    from aqt_native._qwix_rules import QwixRules as QwixRules
+    from aqt_native._qwix_rules import from_qwix as from_qwix
     from aqt_native._serving import QuantizedArray as QuantizedArray
     from aqt_native._serving import convert as convert
     from aqt_native._to_text import to_textproto as to_textproto
@@ -30,7 +34,10 @@ _WHERE = {
     "Program": "_program",
     "QuantizedArray": "_serving",
     "accelerate": "_aqtp",
+    "QwixDotGeneral": "_qwix_rules",
+    "QwixRules": "_qwix_rules",
     "convert": "_serving",
+    "from_qwix": "_qwix_rules",
     "from_textproto": "_dot_general",
     "to_textproto": "_to_text",
 }

@@ -42,7 +42,7 @@ def check_precision(precision: Any) -> None:
 
 
 @functools.lru_cache(maxsize=1024)
-def _differentiable(spec: Spec) -> Any:
+def differentiable(spec: Spec) -> Any:
     """function(lhs, rhs, keys) -> out, with AQT's gradients. keys is a list of six, some of them None."""
 
     @jax.custom_vjp
@@ -140,7 +140,7 @@ class DotGeneral:
         keys = [None] * 6 if self.key is None else split_key(self.key)
         if _is_quantized(lhs) or _is_quantized(rhs):
             return _calls.forward(spec, _given(lhs), _given(rhs), lhs.dtype, keys[:2], False)[0]
-        return _differentiable(spec)(lhs, rhs, keys)
+        return differentiable(spec)(lhs, rhs, keys)
 
 
 def from_textproto(textproto: str, *, compat: str = "original", arithmetic: str = "") -> DotGeneral:
