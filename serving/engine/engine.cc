@@ -248,6 +248,7 @@ class Core {
     stats_.queue_limit = options.queue_limit;
     const int64_t largest = facts().batches.empty() ? options.max_batch : facts().batches.back();
     stats_.batches.assign(largest + 1, 0);
+    stats_.batch_sums.assign(largest + 1, 0);
   }
 
   const RowFacts& facts() const { return model_->facts(); }
@@ -496,7 +497,9 @@ void Core::Compute(Batch& batch, BatchRunner& runner, std::vector<RowMemory>& me
     stats_.running -= rows;
     (status.ok() ? stats_.answered : stats_.failed) += rows;
     ++stats_.batches[rows];
-    stats_.busy_sum += SecondsSince(start);
+    const double taken = SecondsSince(start);
+    stats_.busy_sum += taken;
+    stats_.batch_sums[rows] += taken;
     for (const StatePtr& row : batch.rows) {
       row->phase = Phase::kDone;
       if (!status.ok()) continue;
@@ -504,6 +507,7 @@ void Core::Compute(Batch& batch, BatchRunner& runner, std::vector<RowMemory>& me
       const auto& bounds = EngineStats::kLatencyBounds;
       ++stats_.latency_counts[std::lower_bound(bounds.begin(), bounds.end(), seconds) - bounds.begin()];
       stats_.latency_sum += seconds;
+      stats_.queue_sum += std::chrono::duration<double>(start - row->start).count();
       stats_.positions += row->length;
       stats_.padded_positions += row->program_length;
     }

@@ -103,7 +103,10 @@ struct EngineStats {
                                                             0.2,    0.5,   1,     2,     5,    10,   20,   60};
   std::array<int64_t, kLatencyBounds.size() + 1> latency_counts = {};
   double latency_sum = 0;  // seconds
+  double queue_sum = 0;    // the part of it before the batch was started
   double busy_sum = 0;     // seconds of all threads with a batch
+  // batch_sums[n]: seconds of the batches that batches[n] counts.
+  std::vector<double> batch_sums;
 };
 
 // The number of CPUs that the process may use; at least 1.

@@ -1,5 +1,6 @@
 #include "serving/http/api_context.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -9,13 +10,33 @@
 #include "aqt/io/printable.h"
 
 namespace aqt::serving {
+namespace {
+
+CallOptions WithTimeout(const ApiContext& context, absl::Time begin) {
+  CallOptions call = context.call;
+  call.deadline = std::min(call.deadline, begin + context.options.timeout);
+  return call;
+}
+
+}  // namespace
+
+void ApiContext::Record(const AnsweredRequest& request) const {
+  const double seconds = absl::ToDoubleSeconds(request.duration);
+  if (request.grpc_code.empty()) {
+    const bool known = request.method == "GET" || request.method == "POST" || request.method == "HEAD";
+    metrics.CountRequest(request.route, known ? request.method : "other", request.status, seconds);
+  } else {
+    metrics.CountGrpcRequest(request.route, request.grpc_code, seconds);
+  }
+  if (log != nullptr && !log->Write(LogLine(request))) metrics.CountDroppedLogLine();
+}
 
 absl::StatusOr<std::vector<TextOutput>> RunTexts(const ApiContext& context, const std::string& name,
                                                  const ServedModel& model, const std::vector<TextInput>& texts,
                                                  bool truncate) {
   const absl::Time begin = absl::Now();
   absl::StatusOr<std::vector<TextOutput>> outputs =
-      model.RunTexts(texts, {.truncate = truncate, .deadline = begin + context.options.timeout});
+      model.RunTexts(texts, {.truncate = truncate, .call = WithTimeout(context, begin)});
   int64_t tokens = 0;
   if (outputs.ok()) {
     for (const TextOutput& output : *outputs) tokens += output.tokens;
@@ -28,7 +49,7 @@ absl::StatusOr<std::vector<TextOutput>> RunTexts(const ApiContext& context, cons
 absl::StatusOr<std::vector<NamedTensor>> RunTensors(const ApiContext& context, const std::string& name,
                                                     const ServedModel& model, const std::vector<NamedTensor>& inputs) {
   const absl::Time begin = absl::Now();
-  absl::StatusOr<std::vector<NamedTensor>> outputs = model.RunTensors(inputs, begin + context.options.timeout);
+  absl::StatusOr<std::vector<NamedTensor>> outputs = model.RunTensors(inputs, WithTimeout(context, begin));
   context.metrics.CountInference(name, outputs.ok(), /*rows=*/1, /*tokens=*/0,
                                  absl::ToDoubleSeconds(absl::Now() - begin));
   return outputs;

@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "serving/http/access_log.h"
 #include "serving/http/metrics.h"
 #include "serving/http/model_repository.h"
 #include "serving/http/served_model.h"
@@ -31,6 +32,11 @@ struct ApiContext {
   ModelRepository& models;
   Metrics& metrics;
   const ApiOptions& options;
+  AccessLog* log = nullptr;  // null: there is none
+  CallOptions call = {};     // of the request; its deadline is the client's own
+
+  // Logs and counts it.
+  void Record(const AnsweredRequest& request) const;
 };
 
 // Runs texts on a model, and counts them.

@@ -1,5 +1,6 @@
 #include "serving/http/engine_model.h"
 
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -24,13 +25,37 @@ ServedModelStats StatsOf(const EngineStats& stats) {
           .positions = stats.positions,
           .padded_positions = stats.padded_positions,
           .weight_bytes = stats.weight_bytes,
-          .batches = stats.batches};
+          .batches = stats.batches,
+          .batch_sums = stats.batch_sums,
+          .answered = stats.answered,
+          .latency_sum = stats.latency_sum,
+          .queue_sum = stats.queue_sum};
 }
 
 // The error of one of several texts.
 absl::Status OfText(const absl::Status& status, size_t index, size_t count) {
   return count == 1 ? status : Annotate(status, absl::StrCat("text ", index));
 }
+
+bool IsCancelled(const CallOptions& call) { return call.cancellation != nullptr && call.cancellation->cancelled(); }
+
+absl::Status NobodyWaits() { return absl::CancelledError("the client does not wait for the answer"); }
+
+// Runs a function when the call is cancelled, for as long as it lives.
+class CancelHook {
+ public:
+  CancelHook(const CallOptions& call, std::function<void()> hook) : cancellation_(call.cancellation) {
+    if (cancellation_ != nullptr) cancellation_->SetHook(std::move(hook));
+  }
+  ~CancelHook() {
+    if (cancellation_ != nullptr) cancellation_->SetHook(nullptr);
+  }
+  CancelHook(const CancelHook&) = delete;
+  CancelHook& operator=(const CancelHook&) = delete;
+
+ private:
+  Cancellation* const cancellation_;
+};
 
 class TextModel final : public ServedModel {
  public:
@@ -62,11 +87,15 @@ class TextModel final : public ServedModel {
     std::vector<TextTicket> pending;
     pending.reserve(texts.size());
     for (tokenizers::Encoding& encoding : encodings) {
-      pending.push_back(engine_->SubmitWhenRoom(std::move(encoding), options.deadline));
+      if (IsCancelled(options.call)) break;
+      pending.push_back(engine_->SubmitWhenRoom(std::move(encoding), options.call.deadline));
     }
+    const CancelHook hook(options.call, [&] {
+      for (const TextTicket& ticket : pending) ticket.Cancel();
+    });
     std::vector<TextOutput> outputs;
     absl::Status error;
-    for (size_t i = 0; i < texts.size(); ++i) {
+    for (size_t i = 0; i < pending.size(); ++i) {
       if (!error.ok()) pending[i].Cancel();
       absl::StatusOr<TextOutput> output = Output(pending[i].Wait());
       if (output.ok()) {
@@ -76,6 +105,7 @@ class TextModel final : public ServedModel {
       }
     }
     if (!error.ok()) return error;
+    if (outputs.size() < texts.size()) return NobodyWaits();
     return outputs;
   }
 
@@ -117,10 +147,13 @@ class ProgramModel final : public ServedModel {
   const ServedModelInfo& info() const override { return info_; }
 
   absl::StatusOr<std::vector<NamedTensor>> RunTensors(absl::Span<const NamedTensor> inputs,
-                                                      absl::Time deadline) const override {
-    Request request = {.inputs = {}, .deadline = deadline};
+                                                      const CallOptions& call) const override {
+    if (IsCancelled(call)) return NobodyWaits();
+    Request request = {.inputs = {}, .deadline = call.deadline};
     for (const NamedTensor& input : inputs) request.inputs[Slot{SlotKind::kData, input.name}] = input.array;
-    AQT_ASSIGN_OR_RETURN(const SlotValues values, engine_->SubmitWhenRoom(std::move(request)).Wait());
+    const Ticket ticket = engine_->SubmitWhenRoom(std::move(request));
+    const CancelHook hook(call, [&] { ticket.Cancel(); });
+    AQT_ASSIGN_OR_RETURN(const SlotValues values, ticket.Wait());
     std::vector<NamedTensor> outputs;
     for (const RowPort& port : engine_->model().facts().outputs) {
       outputs.push_back({port.slot.path, values.at(port.slot)});

@@ -51,7 +51,8 @@ class FakeModel final : public ServedModel {
   }
 
   // y = x + k, n = the number of elements of x.
-  absl::StatusOr<std::vector<NamedTensor>> RunTensors(absl::Span<const NamedTensor> inputs, absl::Time) const override {
+  absl::StatusOr<std::vector<NamedTensor>> RunTensors(absl::Span<const NamedTensor> inputs,
+                                                      const CallOptions&) const override {
     const Array& x = inputs[inputs[0].name == "x" ? 0 : 1].array;
     const Array& k = inputs[inputs[0].name == "x" ? 1 : 0].array;
     if (x.shape().rank() != 2 || x.shape()[0] != 2 || k.shape().rank() != 0) {

@@ -23,26 +23,32 @@ enum class Access : uint8_t { kAnyone, kWithKey };
 // Where it runs: on the thread of the sockets, or on one of those that compute.
 enum class Cost : uint8_t { kQuick, kComputes };
 
+// What a route needs besides the request.
+struct Call {
+  const ApiContext& context;
+  const ServerView& server;
+};
+
 struct Route {
   const char* pattern;  // a part "{}" is the name of a model
   const char* method;
   Access access;
   Cost cost;
-  HttpResponse (*run)(const HttpApi& api, const HttpRequest& request, const std::string& name);
+  HttpResponse (*run)(const Call& call, const HttpRequest& request, const std::string& name);
 };
 
-HttpResponse Health(const HttpApi& api, const HttpRequest&, const std::string&) {
-  const bool ready = !api.server().stopping() && api.context().models.all_ready();
+HttpResponse Health(const Call& c, const HttpRequest&, const std::string&) {
+  const bool ready = !c.server.stopping() && c.context.models.all_ready();
   return {.status = ready ? 200 : 503, .body = ready ? "{\"status\":\"ok\"}" : "{\"status\":\"not ready\"}"};
 }
 
-HttpResponse MetricsPage(const HttpApi& api, const HttpRequest&, const std::string&) {
+HttpResponse MetricsPage(const Call& c, const HttpRequest&, const std::string&) {
   std::vector<ModelMetrics> models;
-  for (const ModelRepository::Row& row : api.context().models.List()) {
+  for (const ModelRepository::Row& row : c.context.models.List()) {
     models.push_back({row.name, row.model != nullptr, row.model == nullptr ? ServedModelStats() : row.model->stats()});
   }
   return {.content_type = "text/plain; version=0.0.4; charset=utf-8",
-          .body = api.context().metrics.Page(api.server().stats(), models)};
+          .body = c.context.metrics.Page(c.server.stats(), models)};
 }
 
 // clang-format off
@@ -50,49 +56,49 @@ constexpr Route kRoutes[] = {
     {"/healthz", "GET", Access::kAnyone, Cost::kQuick, Health},
     {"/metrics", "GET", Access::kWithKey, Cost::kQuick, MetricsPage},
     {"/v1/embeddings", "POST", Access::kWithKey, Cost::kComputes,
-     [](const HttpApi& api, const HttpRequest& r, const std::string&) { return Embeddings(api.context(), r); }},
+     [](const Call& c, const HttpRequest& r, const std::string&) { return Embeddings(c.context, r); }},
     {"/v1/models", "GET", Access::kWithKey, Cost::kQuick,
-     [](const HttpApi& api, const HttpRequest&, const std::string&) { return ListModels(api.context()); }},
+     [](const Call& c, const HttpRequest&, const std::string&) { return ListModels(c.context); }},
     {"/v1/models/{}", "GET", Access::kWithKey, Cost::kQuick,
-     [](const HttpApi& api, const HttpRequest&, const std::string& name) { return ShowModel(api.context(), name); }},
+     [](const Call& c, const HttpRequest&, const std::string& name) { return ShowModel(c.context, name); }},
     {"/rerank", "POST", Access::kWithKey, Cost::kComputes,
-     [](const HttpApi& api, const HttpRequest& r, const std::string&) { return Rerank(api.context(), r); }},
+     [](const Call& c, const HttpRequest& r, const std::string&) { return Rerank(c.context, r); }},
     {"/v1/rerank", "POST", Access::kWithKey, Cost::kComputes,
-     [](const HttpApi& api, const HttpRequest& r, const std::string&) { return Rerank(api.context(), r); }},
+     [](const Call& c, const HttpRequest& r, const std::string&) { return Rerank(c.context, r); }},
     {"/v2/rerank", "POST", Access::kWithKey, Cost::kComputes,
-     [](const HttpApi& api, const HttpRequest& r, const std::string&) { return Rerank(api.context(), r); }},
+     [](const Call& c, const HttpRequest& r, const std::string&) { return Rerank(c.context, r); }},
     {"/classify", "POST", Access::kWithKey, Cost::kComputes,
-     [](const HttpApi& api, const HttpRequest& r, const std::string&) { return Classify(api.context(), r); }},
+     [](const Call& c, const HttpRequest& r, const std::string&) { return Classify(c.context, r); }},
     {"/predict", "POST", Access::kWithKey, Cost::kComputes,
-     [](const HttpApi& api, const HttpRequest& r, const std::string&) { return Classify(api.context(), r); }},
+     [](const Call& c, const HttpRequest& r, const std::string&) { return Classify(c.context, r); }},
     {"/v2", "GET", Access::kWithKey, Cost::kQuick,
-     [](const HttpApi&, const HttpRequest&, const std::string&) { return ServerMetadata(); }},
+     [](const Call&, const HttpRequest&, const std::string&) { return ServerMetadata(); }},
     {"/v2/health/live", "GET", Access::kAnyone, Cost::kQuick,
-     [](const HttpApi&, const HttpRequest&, const std::string&) { return ServerLive(); }},
+     [](const Call&, const HttpRequest&, const std::string&) { return ServerLive(); }},
     {"/v2/health/ready", "GET", Access::kAnyone, Cost::kQuick,
-     [](const HttpApi& api, const HttpRequest&, const std::string&) {
-       return ServerReady(api.context(), api.server().stopping());
+     [](const Call& c, const HttpRequest&, const std::string&) {
+       return ServerReady(c.context, c.server.stopping());
      }},
     {"/v2/models", "GET", Access::kWithKey, Cost::kQuick,
-     [](const HttpApi& api, const HttpRequest&, const std::string&) { return ListInferModels(api.context()); }},
+     [](const Call& c, const HttpRequest&, const std::string&) { return ListInferModels(c.context); }},
     {"/v2/models/stats", "GET", Access::kWithKey, Cost::kQuick,
-     [](const HttpApi& api, const HttpRequest&, const std::string&) { return ModelStatistics(api.context(), ""); }},
+     [](const Call& c, const HttpRequest&, const std::string&) { return ModelStatistics(c.context, ""); }},
     {"/v2/models/{}", "GET", Access::kWithKey, Cost::kQuick,
-     [](const HttpApi& api, const HttpRequest&, const std::string& name) { return ModelMetadata(api.context(), name); }},
+     [](const Call& c, const HttpRequest&, const std::string& name) { return ModelMetadata(c.context, name); }},
     {"/v2/models/{}/ready", "GET", Access::kWithKey, Cost::kQuick,
-     [](const HttpApi& api, const HttpRequest&, const std::string& name) { return ModelReady(api.context(), name); }},
+     [](const Call& c, const HttpRequest&, const std::string& name) { return ModelReady(c.context, name); }},
     {"/v2/models/{}/config", "GET", Access::kWithKey, Cost::kQuick,
-     [](const HttpApi& api, const HttpRequest&, const std::string& name) { return ModelConfig(api.context(), name); }},
+     [](const Call& c, const HttpRequest&, const std::string& name) { return ModelConfig(c.context, name); }},
     {"/v2/models/{}/stats", "GET", Access::kWithKey, Cost::kQuick,
-     [](const HttpApi& api, const HttpRequest&, const std::string& name) { return ModelStatistics(api.context(), name); }},
+     [](const Call& c, const HttpRequest&, const std::string& name) { return ModelStatistics(c.context, name); }},
     {"/v2/models/{}/infer", "POST", Access::kWithKey, Cost::kComputes,
-     [](const HttpApi& api, const HttpRequest& r, const std::string& name) { return Infer(api.context(), r, name); }},
+     [](const Call& c, const HttpRequest& r, const std::string& name) { return Infer(c.context, r, name); }},
     {"/v2/repository/index", "POST", Access::kWithKey, Cost::kQuick,
-     [](const HttpApi& api, const HttpRequest& r, const std::string&) { return RepositoryIndex(api.context(), r); }},
+     [](const Call& c, const HttpRequest& r, const std::string&) { return RepositoryIndex(c.context, r); }},
     {"/v2/repository/models/{}/load", "POST", Access::kWithKey, Cost::kComputes,
-     [](const HttpApi& api, const HttpRequest& r, const std::string& name) { return LoadModel(api.context(), r, name); }},
+     [](const Call& c, const HttpRequest& r, const std::string& name) { return LoadModel(c.context, r, name); }},
     {"/v2/repository/models/{}/unload", "POST", Access::kWithKey, Cost::kComputes,
-     [](const HttpApi& api, const HttpRequest& r, const std::string& name) { return UnloadModel(api.context(), r, name); }},
+     [](const Call& c, const HttpRequest& r, const std::string& name) { return UnloadModel(c.context, r, name); }},
 };
 // clang-format on
 
@@ -168,11 +174,7 @@ Found Find(const HttpRequest& request) {
 
 bool HasKey(const HttpRequest& request, const std::string& key) {
   const std::string* field = request.Find("authorization");
-  if (field == nullptr) return false;
-  absl::string_view given = *field;
-  if (!absl::StartsWithIgnoreCase(given, "bearer ")) return false;
-  given.remove_prefix(7);
-  return SameKey(absl::StripAsciiWhitespace(given), key);
+  return field != nullptr && HasBearerKey(*field, key);
 }
 
 }  // namespace
@@ -186,8 +188,13 @@ bool SameKey(absl::string_view given, absl::string_view wanted) {
   return different == 0;
 }
 
+bool HasBearerKey(absl::string_view authorization, absl::string_view key) {
+  if (!absl::StartsWithIgnoreCase(authorization, "bearer ")) return false;
+  return SameKey(absl::StripAsciiWhitespace(authorization.substr(7)), key);
+}
+
 HttpApi::HttpApi(ModelRepository& models, ApiOptions options, std::unique_ptr<AccessLog> log)
-    : options_(std::move(options)), context_{models, metrics_, options_}, log_(std::move(log)) {}
+    : options_(std::move(options)), log_(std::move(log)), context_{models, metrics_, options_, log_.get()} {}
 
 std::optional<HttpResponse> HttpApi::CheckHead(const HttpRequest& head) {
   const Found found = Find(head);
@@ -216,10 +223,12 @@ bool HttpApi::IsQuick(const HttpRequest& request) {
   return found.route != nullptr && found.route->cost == Cost::kQuick;
 }
 
-HttpResponse HttpApi::Handle(const HttpRequest& request) {
+HttpResponse HttpApi::Handle(const HttpRequest& request, Cancellation& cancellation) {
   const Found found = Find(request);
   if (found.route == nullptr) return ErrorResponse(ErrorFormOf(request.path_text()), 404, "there is nothing here");
-  return found.route->run(*this, request, found.name);
+  ApiContext context = context_;
+  context.call.cancellation = &cancellation;
+  return found.route->run({context, server_}, request, found.name);
 }
 
 HttpResponse HttpApi::Refuse(const HttpRequest& request, const HttpError& error) {
@@ -229,9 +238,14 @@ HttpResponse HttpApi::Refuse(const HttpRequest& request, const HttpError& error)
 void HttpApi::Record(const HttpRecord& record) {
   const Found found = Find(record.request);
   const std::string& method = record.request.method;
-  const bool known = method == "GET" || method == "POST" || method == "HEAD";
-  metrics_.CountRequest(found.pattern, known ? method : "other", record.status, absl::ToDoubleSeconds(record.duration));
-  if (log_ != nullptr && !log_->Write(LogLine(record))) metrics_.CountDroppedLogLine();
+  context_.Record({.remote = record.remote,
+                   .method = method,
+                   .path = std::string(record.request.path_text()),
+                   .route = found.pattern,
+                   .status = record.status,
+                   .bytes_in = record.bytes_in,
+                   .bytes_out = record.bytes_out,
+                   .duration = record.duration});
 }
 
 }  // namespace aqt::serving

@@ -33,7 +33,7 @@ class HttpApi final : public HttpHandler {
   // 404, 405 with Allow, 401: before the body is read.
   std::optional<HttpResponse> CheckHead(const HttpRequest& head) override;
   bool IsQuick(const HttpRequest& request) override;
-  HttpResponse Handle(const HttpRequest& request) override;
+  HttpResponse Handle(const HttpRequest& request, Cancellation& cancellation) override;
   HttpResponse Refuse(const HttpRequest& request, const HttpError& error) override;
   void Record(const HttpRecord& record) override;
 
@@ -44,13 +44,15 @@ class HttpApi final : public HttpHandler {
  private:
   const ApiOptions options_;
   Metrics metrics_;
-  ApiContext context_;
   std::unique_ptr<AccessLog> log_;
+  ApiContext context_;
   ServerView server_;
 };
 
 // Whether two keys are equal. The time depends only on the length of `given`.
 bool SameKey(absl::string_view given, absl::string_view wanted);
+// Whether the value of a field Authorization is "Bearer KEY". Compares as SameKey.
+bool HasBearerKey(absl::string_view authorization, absl::string_view key);
 
 }  // namespace aqt::serving
 

@@ -43,7 +43,8 @@ class HttpApiTest : public ::testing::Test {
       response = *refusal;
     } else {
       EXPECT_EQ(parser.Advance(), RequestParser::Event::kRequest);
-      response = api_->Handle(parser.request());
+      Cancellation cancellation;
+      response = api_->Handle(parser.request(), cancellation);
     }
     EXPECT_THAT(response.body, Not(HasSubstr("/secret"))) << "no path of the file system";
     return response;
@@ -267,6 +268,20 @@ TEST_F(HttpApiTest, InferInJson) {
   const Json text = PostJson("/v2/models/rank/infer", R"({"inputs": [{"name": "text", "datatype": "BYTES",)"
                                                       R"( "shape": [1, 2], "data": ["q", "123456"]}]})");
   EXPECT_EQ(text["outputs"][0]["data"], Json({2}));
+}
+
+// As KServe's clients do.
+TEST_F(HttpApiTest, InferMayRepeatTheModel) {
+  const auto body = [](const std::string& more) {
+    return R"({"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1], "data": ["abc"]}])" + more + "}";
+  };
+  const std::string path = "/v2/models/embed/infer";
+  EXPECT_EQ(Post(path, body(R"(, "model_name": "embed")")).status, 200);
+  EXPECT_EQ(Post(path, body(R"(, "model_name": "embed", "model_version": "1")")).status, 200);
+  EXPECT_EQ(Post(path, body(R"(, "model_name": null, "model_version": null)")).status, 200);
+  ExpectError(path, body(R"(, "model_name": "rank")"), 400, "\"model_name\" is rank, and the path is that of embed");
+  ExpectError(path, body(R"(, "model_name": 1)"), 400, "\"model_name\" is a number");
+  ExpectError(path, body(R"(, "model_version": "2")"), 404, "only the version 1");
 }
 
 TEST_F(HttpApiTest, InferInBinary) {

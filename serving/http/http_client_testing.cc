@@ -9,6 +9,7 @@
 #include <cstdlib>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -91,6 +92,13 @@ ClientResponse TestClient::Read(bool head) {
   buffer_.erase(0, length);
   response.status = std::atoi(lines[0].substr(9, 3).c_str());
   return response;
+}
+
+bool TestClient::AwaitContinue() {
+  while (!absl::StrContains(buffer_, "\r\n\r\n")) {
+    if (!Fill()) return false;
+  }
+  return absl::StartsWith(buffer_, "HTTP/1.1 100 ");
 }
 
 bool TestClient::IsClosed() { return buffer_.empty() && !Fill(); }

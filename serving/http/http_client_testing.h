@@ -34,6 +34,8 @@ class TestClient {
   void Reset();  // closes with a reset
   // Waits for one response; `head` if it is that of a HEAD request. Skips "100 Continue" and counts it.
   ClientResponse Read(bool head = false);
+  // Waits for one "100 Continue", which the next Read counts.
+  bool AwaitContinue();
   int continues() const { return continues_; }
   // Whether the server closes the connection without sending more. Waits for it.
   bool IsClosed();

@@ -1,14 +1,11 @@
 #include "serving/http/http_server.h"
 
+#include <poll.h>
+
 #include <algorithm>
 #include <array>
-#include <condition_variable>
-#include <deque>
-#include <functional>
-#include <mutex>
+#include <memory>
 #include <new>
-#include <system_error>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -23,6 +20,8 @@
 #include "boost/asio/post.hpp"
 #include "boost/asio/steady_timer.hpp"
 #include "boost/asio/write.hpp"
+#include "serving/http/listen.h"
+#include "serving/http/workers.h"
 
 namespace aqt::serving {
 namespace {
@@ -35,69 +34,10 @@ using boost::system::error_code;
 // What a client may still send after a refusal, so that it can read the response instead of a reset.
 constexpr int64_t kMaxLingerBytes = int64_t{64} << 20;
 constexpr absl::Duration kLingerTimeout = absl::Seconds(2);
+constexpr absl::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+constexpr int kClientClosedRequest = 499;
 
 std::string Date(absl::Time now) { return absl::FormatTime("%a, %d %b %Y %H:%M:%S GMT", now, absl::UTCTimeZone()); }
-
-absl::Status SystemError(absl::string_view what, const error_code& ec) {
-  return absl::Status(absl::ErrnoToStatusCode(ec.value()), absl::StrCat(what, ": ", ec.message()));
-}
-
-// Threads that run jobs. The queue is bounded by the caller (waiting()).
-class Workers {
- public:
-  // ResourceExhausted if not even one thread can be started.
-  absl::Status Start(int n) {
-    for (int i = 0; i < n; ++i) {
-      try {
-        threads_.emplace_back([this] { Loop(); });
-      } catch (const std::system_error&) {
-        if (i == 0) return absl::ResourceExhaustedError("no thread can be started; raise the limit of processes");
-        break;
-      }
-    }
-    return absl::OkStatus();
-  }
-  ~Workers() {
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      ended_ = true;
-    }
-    changed_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
-  }
-  void Add(std::function<void()> job) {
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      jobs_.push_back(std::move(job));
-    }
-    changed_.notify_one();
-  }
-  int64_t waiting() const {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return static_cast<int64_t>(jobs_.size());
-  }
-
- private:
-  void Loop() {
-    std::unique_lock<std::mutex> lock(mutex_);
-    for (;;) {
-      changed_.wait(lock, [&] { return ended_ || !jobs_.empty(); });
-      if (jobs_.empty()) return;
-      std::function<void()> job = std::move(jobs_.front());
-      jobs_.pop_front();
-      lock.unlock();
-      job();
-      job = nullptr;
-      lock.lock();
-    }
-  }
-
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::function<void()>> jobs_;
-  bool ended_ = false;
-  std::vector<std::thread> threads_;
-};
 
 }  // namespace
 
@@ -111,7 +51,8 @@ class HttpServer::Impl {
   void Stop() { stop_asked_.store(true, std::memory_order_relaxed); }
   bool stopping() const { return stop_asked_.load(std::memory_order_relaxed); }
   HttpServerStats stats() const;
-  const tcp::endpoint& endpoint() const { return endpoint_; }
+  int port() const { return port_; }
+  const std::string& url() const { return url_; }
 
  private:
   class Connection;
@@ -129,7 +70,8 @@ class HttpServer::Impl {
   HttpHandler& handler_;
   asio::io_context io_;
   tcp::acceptor acceptor_;
-  tcp::endpoint endpoint_;
+  int port_ = 0;
+  std::string url_;
   asio::steady_timer timer_;
   absl::flat_hash_set<std::shared_ptr<Connection>> connections_;
   std::array<char, 64 << 10> read_buffer_;  // all connections read on one thread
@@ -179,6 +121,7 @@ class HttpServer::Impl::Connection : public std::enable_shared_from_this<Connect
   bool OnHead();  // whether to go on
   void Dispatch();
   void RunHandler();
+  void CheckClient();
   void Respond(HttpResponse response, bool keep_alive);
   void OnWritten(const error_code& ec);
   void Linger();
@@ -195,7 +138,9 @@ class HttpServer::Impl::Connection : public std::enable_shared_from_this<Connect
   HttpResponse response_;
   std::string response_head_;
   bool keep_alive_ = false;
-  bool unread_ = false;  // the client may still send what nobody will read
+  bool unread_ = false;                         // the client may still send what nobody will read
+  std::shared_ptr<Cancellation> cancellation_;  // of the request that is handled
+  bool probed_ = false;                         // whether CheckClient has written to the client
   Clock::time_point request_begin_;
   int64_t bytes_in_ = 0, counted_bytes_ = 0, lingered_bytes_ = 0;
 };
@@ -214,6 +159,7 @@ void HttpServer::Impl::Connection::OnTick(Clock::time_point now) {
     error_code ec;
     if (socket_.available(ec) == 0 || ec) return Close();
   }
+  if (phase_ == Phase::kHandling) return CheckClient();
   if (now < deadline_) return;
   switch (phase_) {
     case Phase::kHead: return Refuse({408, "the head of the request did not arrive in time"});
@@ -281,7 +227,6 @@ bool HttpServer::Impl::Connection::OnHead() {
     return false;
   }
   if (!parser_.wants_continue()) return true;
-  constexpr absl::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
   error_code ec;
   if (socket_.write_some(asio::buffer(kContinue.data(), kContinue.size()), ec) == kContinue.size()) return true;
   Close();  // the client sends, and does not read
@@ -292,7 +237,8 @@ void HttpServer::Impl::Connection::Dispatch() {
   bytes_in_ = static_cast<int64_t>(parser_.request().body.size());
   request_begin_ = Clock::now();
   if (server_.handler_.IsQuick(parser_.request())) {
-    return Respond(server_.handler_.Handle(parser_.request()), parser_.request().keep_alive);
+    Cancellation never;
+    return Respond(server_.handler_.Handle(parser_.request(), never), parser_.request().keep_alive);
   }
   if (server_.workers_.waiting() >= server_.options_.max_queue) {
     return Respond(
@@ -302,6 +248,8 @@ void HttpServer::Impl::Connection::Dispatch() {
   }
   CountBuffered();
   Enter(Phase::kHandling, absl::InfiniteDuration());
+  cancellation_ = std::make_shared<Cancellation>();
+  probed_ = false;
   ++server_.running_;
   server_.workers_.Add([self = shared_from_this()] { self->RunHandler(); });
 }
@@ -310,16 +258,34 @@ void HttpServer::Impl::Connection::Dispatch() {
 void HttpServer::Impl::Connection::RunHandler() {
   HttpResponse response;
   try {
-    response = server_.handler_.Handle(parser_.request());
+    if (!cancellation_->cancelled()) response = server_.handler_.Handle(parser_.request(), *cancellation_);
   } catch (const std::bad_alloc&) {
     response = server_.handler_.Refuse(parser_.request(), {503, "the server is out of memory; try again later"});
   } catch (const std::exception&) {
     response = server_.handler_.Refuse(parser_.request(), {500, "the server has an internal error"});
   }
+  // Nobody reads it; logs and metrics show it.
+  if (cancellation_->cancelled()) response.status = kClientClosedRequest;
   asio::post(server_.io_, [self = shared_from_this(), answer = std::move(response)]() mutable {
     --self->server_.running_;
     self->Respond(std::move(answer), self->parser_.request().keep_alive);
   });
+}
+
+// Cancels the request if its client is gone. A client that has only ended its side waits for the answer. The two look
+// the same until something is written: an interim response, which every client of HTTP/1.1 skips, is answered with a
+// reset by the system of a client that is gone.
+void HttpServer::Impl::Connection::CheckClient() {
+  pollfd state = {.fd = socket_.native_handle(), .events = POLLRDHUP, .revents = 0};
+  if (poll(&state, 1, 0) <= 0) return;
+  if ((state.revents & (POLLERR | POLLHUP)) != 0) return cancellation_->Cancel();
+  if (std::exchange(probed_, true) || !parser_.takes_interim_responses()) return;
+  error_code ec;
+  const size_t n = socket_.write_some(asio::buffer(kContinue.data(), kContinue.size()), ec);
+  if (n == kContinue.size()) return;
+  // It has not read earlier answers.
+  cancellation_->Cancel();
+  Close();
 }
 
 void HttpServer::Impl::Connection::Respond(HttpResponse response, bool keep_alive) {
@@ -366,26 +332,13 @@ void HttpServer::Impl::Connection::Linger() {
 }
 
 absl::Status HttpServer::Impl::Listen() {
+  AQT_ASSIGN_OR_RETURN(const Listener listener, serving::Listen(options_.host, options_.port, "--port"));
   error_code ec;
-  const std::string host = options_.host == "localhost" ? "127.0.0.1" : options_.host;
-  const asio::ip::address address = asio::ip::make_address(host, ec);
-  if (ec) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the host ", options_.host, " is not an address such as 127.0.0.1, 0.0.0.0 or ::1"));
-  }
-  const tcp::endpoint wanted(address, static_cast<unsigned short>(options_.port));
-  acceptor_.open(wanted.protocol(), ec);
-  if (!ec) acceptor_.set_option(tcp::acceptor::reuse_address(true), ec);
-  if (!ec) acceptor_.bind(wanted, ec);
-  if (!ec) acceptor_.listen(asio::socket_base::max_listen_connections, ec);
-  if (!ec) acceptor_.non_blocking(true, ec);
-  if (ec == asio::error::address_in_use) {
-    return absl::AlreadyExistsError(absl::StrCat("port ", options_.port, " of ", host,
-                                                 " is taken by another process; stop it, or choose another --port"));
-  }
-  if (ec) return SystemError(absl::StrCat("cannot listen on port ", options_.port, " of ", host), ec);
-  endpoint_ = acceptor_.local_endpoint(ec);
-  if (ec) return SystemError("cannot read the port", ec);
+  acceptor_.assign(listener.v6 ? tcp::v6() : tcp::v4(), listener.fd, ec);
+  if (!ec) acceptor_.non_blocking(true, ec);  // Asio remembers it of each object
+  if (ec) return absl::InternalError(absl::StrCat("cannot use the socket: ", ec.message()));
+  port_ = listener.port;
+  url_ = absl::StrCat("http://", listener.address);
   return workers_.Start(options_.threads);
 }
 
@@ -500,14 +453,8 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Listen(const HttpServerO
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
 }
 
-int HttpServer::port() const { return impl_->endpoint().port(); }
-
-std::string HttpServer::url() const {
-  const asio::ip::address address = impl_->endpoint().address();
-  return address.is_v6() ? absl::StrCat("http://[", address.to_string(), "]:", port())
-                         : absl::StrCat("http://", address.to_string(), ":", port());
-}
-
+int HttpServer::port() const { return impl_->port(); }
+std::string HttpServer::url() const { return impl_->url(); }
 void HttpServer::Run(const std::atomic<bool>* interrupted) { impl_->Run(interrupted); }
 void HttpServer::Stop() { impl_->Stop(); }
 bool HttpServer::stopping() const { return impl_->stopping(); }

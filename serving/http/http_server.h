@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "serving/http/cancellation.h"
 #include "serving/http/http_message.h"
 #include "serving/http/request_parser.h"
 
@@ -56,7 +57,8 @@ class HttpHandler {
   virtual std::optional<HttpResponse> CheckHead(const HttpRequest& head) = 0;
   // Whether Handle does not compute, so that it can run on the thread of the sockets, even when the queue is full.
   virtual bool IsQuick(const HttpRequest& request) = 0;
-  virtual HttpResponse Handle(const HttpRequest& request) = 0;
+  // `cancellation` is cancelled when the client goes away; its answer is not read then.
+  virtual HttpResponse Handle(const HttpRequest& request, Cancellation& cancellation) = 0;
   // The response for what the server refuses itself. `request` has what is known of it. Quick.
   virtual HttpResponse Refuse(const HttpRequest& request, const HttpError& error) = 0;
   // After the response was sent, or its client went away. Quick.

@@ -28,7 +28,24 @@ class EchoHandler : public HttpHandler {
     return HttpResponse{.status = 403, .body = "no"};
   }
   bool IsQuick(const HttpRequest& request) override { return request.path_text() == "/quick"; }
-  HttpResponse Handle(const HttpRequest& request) override {
+  HttpResponse Handle(const HttpRequest& request, Cancellation& cancellation) override {
+    if (request.path_text() == "/until-cancelled") {
+      std::unique_lock<std::mutex> lock(mutex_);
+      ++waiting_;
+      changed_.notify_all();
+      bool cancelled = false;
+      lock.unlock();
+      cancellation.SetHook([&] {
+        const std::lock_guard<std::mutex> hook_lock(mutex_);
+        cancelled = true;
+        changed_.notify_all();
+      });
+      lock.lock();
+      changed_.wait(lock, [&] { return cancelled; });
+      --waiting_;
+      lock.unlock();
+      cancellation.SetHook(nullptr);
+    }
     if (request.path_text() == "/wait") {
       std::unique_lock<std::mutex> lock(mutex_);
       ++waiting_;
@@ -46,6 +63,11 @@ class EchoHandler : public HttpHandler {
   void Record(const HttpRecord& record) override {
     const std::lock_guard<std::mutex> lock(mutex_);
     statuses_.push_back(record.status);
+    changed_.notify_all();
+  }
+  void AwaitStatuses(const std::vector<int>& statuses) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [&] { return statuses_ == statuses; });
   }
 
   void AwaitWaiting(int n) {
@@ -149,6 +171,78 @@ TEST_F(HttpServerTest, AHalfClosedClientIsAnswered) {
     EXPECT_EQ(response.body, "the request ends too early");
     EXPECT_TRUE(early.IsClosed());
   }
+}
+
+TEST_F(HttpServerTest, AClientThatGoesAwayCancelsItsRequest) {
+  Start({.threads = 1});
+  constexpr char kRequest[] = "GET /until-cancelled HTTP/1.1\r\nHost: a\r\n\r\n";
+  auto closed = std::make_unique<TestClient>(port());
+  closed->Send(kRequest);
+  handler_.AwaitWaiting(1);
+  closed = nullptr;
+  handler_.AwaitStatuses({499});
+  TestClient reset(port());
+  reset.Send(kRequest);
+  handler_.AwaitWaiting(1);
+  reset.Reset();
+  handler_.AwaitStatuses({499, 499});
+  // One that waits for a thread is not handled at all.
+  TestClient running(port());
+  running.Send("GET /wait HTTP/1.1\r\nHost: a\r\n\r\n");
+  handler_.AwaitWaiting(1);
+  auto queued = std::make_unique<TestClient>(port());
+  queued->Send("GET /throw HTTP/1.1\r\nHost: a\r\n\r\n");
+  while (server_->stats().queue < 1) std::this_thread::yield();
+  queued->Reset();
+  // The second answer comes from a later look at all clients than the first.
+  TestClient half(port()), later(port());
+  for (TestClient* client : {&half, &later}) {
+    client->Send("GET /a HTTP/1.1\r\nHost: a\r\n\r\n");
+    client->HalfClose();
+    ASSERT_TRUE(client->AwaitContinue()) << "the server asks a client that has ended its side whether it is there";
+  }
+  handler_.Open();
+  EXPECT_EQ(running.Read().status, 200);
+  EXPECT_EQ(half.Read().body, "GET /a ");
+  EXPECT_EQ(half.continues(), 1);
+  EXPECT_EQ(later.Read().body, "GET /a ");
+  handler_.AwaitStatuses({499, 499, 200, 499, 200, 200});
+}
+
+TEST_F(HttpServerTest, AnOldClientThatEndsItsSideIsAnsweredOnce) {
+  Start();
+  TestClient client(port());
+  client.Send("GET /wait HTTP/1.0\r\nHost: a\r\n\r\n");
+  handler_.AwaitWaiting(1);
+  client.HalfClose();
+  TestClient other(port());
+  other.Send("GET /wait HTTP/1.1\r\nHost: a\r\n\r\n");
+  handler_.AwaitWaiting(2);
+  other.HalfClose();
+  ASSERT_TRUE(other.AwaitContinue());
+  handler_.Open();
+  EXPECT_EQ(client.Read().status, 200);
+  EXPECT_EQ(client.continues(), 0) << "HTTP/1.0 has no interim responses";
+}
+
+TEST(Cancellation, RunsItsHookOnce) {
+  int runs = 0;
+  Cancellation first;
+  first.SetHook([&] { ++runs; });
+  EXPECT_FALSE(first.cancelled());
+  first.Cancel();
+  first.Cancel();
+  EXPECT_TRUE(first.cancelled());
+  EXPECT_EQ(runs, 1);
+  Cancellation second;
+  second.Cancel();
+  second.SetHook([&] { ++runs; });
+  EXPECT_EQ(runs, 2) << "it was cancelled before";
+  Cancellation third;
+  third.SetHook([&] { ++runs; });
+  third.SetHook(nullptr);
+  third.Cancel();
+  EXPECT_EQ(runs, 2) << "the hook was taken back";
 }
 
 TEST_F(HttpServerTest, ContinueIsSentOnlyForARequestThatIsWanted) {

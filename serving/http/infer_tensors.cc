@@ -1,10 +1,8 @@
 #include "serving/http/infer_tensors.h"
 
 #include <algorithm>
-#include <bit>
 #include <charconv>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <utility>
 
@@ -19,15 +17,6 @@
 
 namespace aqt::serving {
 namespace {
-
-static_assert(std::endian::native == std::endian::little);
-
-constexpr std::pair<const char*, DType> kDatatypes[] = {
-    {"BOOL", DType::kBool}, {"INT8", DType::kS8},    {"UINT8", DType::kU8},  {"INT16", DType::kS16},
-    {"INT32", DType::kS32}, {"UINT32", DType::kU32}, {"INT64", DType::kS64}, {"FP16", DType::kF16},
-    {"BF16", DType::kBF16}, {"FP32", DType::kF32},   {"FP64", DType::kF64},
-};
-constexpr int kMaxRank = 8;
 
 // Nested lists and flat ones, as elements in row-major order. The lists have the tensor's shape, or are one flat list.
 absl::Status Flatten(const BodyJson& data, const std::vector<int64_t>& shape, size_t depth, const std::string& where,
@@ -132,42 +121,6 @@ absl::StatusOr<std::vector<std::string>> ReadStrings(const BodyJson& data, const
   return strings;
 }
 
-absl::StatusOr<Array> NumbersOfBytes(absl::string_view bytes, DType dtype, const std::vector<int64_t>& shape,
-                                     int64_t count, const std::string& where) {
-  const int64_t expected = count * SizeOf(dtype);
-  if (static_cast<int64_t>(bytes.size()) != expected) {
-    return absl::InvalidArgumentError(absl::StrCat(where, " has ", bytes.size(), " bytes, and ", DatatypeOf(dtype),
-                                                   " of shape [", absl::StrJoin(shape, ","), "] has ", expected));
-  }
-  if (dtype == DType::kBool && absl::c_any_of(bytes, [](char c) { return c != 0 && c != 1; })) {
-    return absl::InvalidArgumentError(absl::StrCat(where, " is BOOL, and has other bytes than 0 and 1"));
-  }
-  ArrayBuilder builder = ArrayBuilder::ForOverwrite({dtype, Shape(shape)});
-  if (expected > 0) std::memcpy(builder.data(), bytes.data(), bytes.size());
-  return std::move(builder).Build();
-}
-
-// Each string has its length, u32, before it.
-absl::StatusOr<std::vector<std::string>> StringsOfBytes(absl::string_view bytes, int64_t count,
-                                                        const std::string& where) {
-  std::vector<std::string> strings;
-  while (!bytes.empty()) {
-    uint32_t size = 0;
-    if (bytes.size() >= sizeof(size)) std::memcpy(&size, bytes.data(), sizeof(size));
-    if (bytes.size() < sizeof(size) || bytes.size() - sizeof(size) < size) {
-      return absl::InvalidArgumentError(absl::StrCat(where, ": string ", strings.size(), " is not complete"));
-    }
-    if (static_cast<int64_t>(strings.size()) == count) {
-      return absl::InvalidArgumentError(absl::StrCat(where, " has more than the ", count, " strings of its shape"));
-    }
-    strings.emplace_back(bytes.substr(sizeof(size), size));
-    bytes.remove_prefix(sizeof(size) + size);
-  }
-  if (static_cast<int64_t>(strings.size()) == count) return strings;
-  return absl::InvalidArgumentError(
-      absl::StrCat(where, " has ", strings.size(), " strings, and its shape has ", count));
-}
-
 // Reads one request.
 class Reader {
  public:
@@ -179,13 +132,11 @@ class Reader {
   absl::StatusOr<InferTensor> ReadInput(const BodyJson& json, const std::string& where);
   absl::Status ReadData(FieldReader& fields, const std::string& where, const std::string& datatype,
                         InferTensor& tensor);
-  absl::Status CheckStrings(const InferTensor& tensor, const std::string& where);
   absl::StatusOr<absl::string_view> TakeBytes(int64_t size, const std::string& where);
-  absl::StatusOr<std::vector<InferRequest::Output>> ReadOutputs(const BodyJson& list, bool binary);
+  absl::Status ReadOutputs(const BodyJson& list, InferRequest& request);
 
   absl::string_view binary_;  // what is left
   const InferLimits& limits_;
-  int64_t strings_ = 0;
 };
 
 absl::Status CheckObject(const BodyJson& json, const std::string& where) {
@@ -201,23 +152,20 @@ absl::StatusOr<BodyJson> Parameters(FieldReader& fields, const std::string& wher
   return *json;
 }
 
-absl::StatusOr<std::vector<int64_t>> ReadShape(FieldReader& fields, const std::string& where, int64_t* count) {
+absl::StatusOr<std::vector<int64_t>> ReadShape(FieldReader& fields, const std::string& where) {
   const BodyJson* json = fields.Get("shape");
-  if (json == nullptr || !json->is_array() || json->size() > kMaxRank) {
+  if (json == nullptr || !json->is_array() || json->size() > kMaxInferRank) {
     return absl::InvalidArgumentError(absl::StrCat(where, ": \"shape\" is ",
                                                    json == nullptr ? "missing" : TypeName(*json),
-                                                   ", expected a list of up to ", kMaxRank, " extents"));
+                                                   ", expected a list of up to ", kMaxInferRank, " extents"));
   }
   std::vector<int64_t> shape;
-  *count = 1;
   for (const BodyJson& extent : *json) {
-    const bool valid = extent.is_number_unsigned() && extent.get<uint64_t>() <= INT32_MAX;
-    if (valid) shape.push_back(extent.get<int64_t>());
-    if (!valid || *count * shape.back() > INT32_MAX) {
+    if (!extent.is_number_unsigned() || extent.get<uint64_t>() > INT32_MAX) {
       return absl::InvalidArgumentError(absl::StrCat(where, ": \"shape\" is ", Shown(*json),
                                                      ", expected extents of 0 and more, and less than 2^31 elements"));
     }
-    *count *= shape.back();
+    shape.push_back(extent.get<int64_t>());
   }
   return shape;
 }
@@ -232,30 +180,11 @@ absl::StatusOr<absl::string_view> Reader::TakeBytes(int64_t size, const std::str
   return bytes;
 }
 
-absl::Status Reader::CheckStrings(const InferTensor& tensor, const std::string& where) {
-  strings_ += static_cast<int64_t>(tensor.strings.size());
-  if (strings_ > limits_.strings) {
-    return absl::InvalidArgumentError(absl::StrCat("the request has more than ", limits_.strings, " strings"));
-  }
-  for (const std::string& text : tensor.strings) {
-    if (static_cast<int64_t>(text.size()) > limits_.string_bytes) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(where, " has a string of ", text.size(), " bytes, expected at most ", limits_.string_bytes));
-    }
-  }
-  return absl::OkStatus();
-}
-
 absl::Status Reader::ReadData(FieldReader& fields, const std::string& where, const std::string& datatype,
                               InferTensor& tensor) {
-  const auto* row = absl::c_find_if(kDatatypes, [&](const auto& r) { return r.first == datatype; });
-  tensor.is_bytes = datatype == "BYTES";
-  if (!tensor.is_bytes && row == std::end(kDatatypes)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(where, ": the datatype ", io::Printable(datatype, 40), " is not supported"));
-  }
-  int64_t count = 0;
-  AQT_ASSIGN_OR_RETURN(tensor.shape, ReadShape(fields, where, &count));
+  AQT_ASSIGN_OR_RETURN(const std::optional<DType> dtype, ParseDatatype(datatype, where));
+  AQT_ASSIGN_OR_RETURN(tensor.shape, ReadShape(fields, where));
+  AQT_ASSIGN_OR_RETURN(const int64_t count, CountElements(tensor.shape, where));
   AQT_ASSIGN_OR_RETURN(const BodyJson parameters, Parameters(fields, where));
   FieldReader parameter_fields(parameters, absl::StrCat(where, " parameters."));
   AQT_ASSIGN_OR_RETURN(const auto size, parameter_fields.Int("binary_data_size", 0, INT32_MAX));
@@ -266,17 +195,16 @@ absl::Status Reader::ReadData(FieldReader& fields, const std::string& where, con
     return absl::InvalidArgumentError(
         absl::StrCat(where, " has ", size.has_value() ? "both" : "neither", " \"data\" and a binary_data_size"));
   }
-  absl::string_view bytes;
   if (size.has_value()) {
-    AQT_ASSIGN_OR_RETURN(bytes, TakeBytes(*size, where));
+    AQT_ASSIGN_OR_RETURN(const absl::string_view bytes, TakeBytes(*size, where));
+    return SetBytes(bytes, dtype, where, tensor);
   }
+  tensor.is_bytes = !dtype.has_value();
   if (tensor.is_bytes) {
-    AQT_ASSIGN_OR_RETURN(tensor.strings, data != nullptr ? ReadStrings(*data, tensor.shape, count, where)
-                                                         : StringsOfBytes(bytes, count, where));
-    return CheckStrings(tensor, where);
+    AQT_ASSIGN_OR_RETURN(tensor.strings, ReadStrings(*data, tensor.shape, count, where));
+  } else {
+    AQT_ASSIGN_OR_RETURN(tensor.array, ReadNumbers(*data, *dtype, tensor.shape, count, where));
   }
-  AQT_ASSIGN_OR_RETURN(tensor.array, data != nullptr ? ReadNumbers(*data, row->second, tensor.shape, count, where)
-                                                     : NumbersOfBytes(bytes, row->second, tensor.shape, count, where));
   return absl::OkStatus();
 }
 
@@ -286,37 +214,31 @@ absl::StatusOr<InferTensor> Reader::ReadInput(const BodyJson& json, const std::s
   InferTensor tensor;
   AQT_ASSIGN_OR_RETURN(tensor.name, fields.RequiredString("name"));
   AQT_ASSIGN_OR_RETURN(const std::string datatype, fields.RequiredString("datatype"));
-  AQT_RETURN_IF_ERROR(
-      ReadData(fields, absl::StrCat("the input '", io::Printable(tensor.name, 60), "'"), datatype, tensor));
+  AQT_RETURN_IF_ERROR(ReadData(fields, InputText(tensor.name), datatype, tensor));
   AQT_RETURN_IF_ERROR(fields.CheckAllRead());
   return tensor;
 }
 
-absl::StatusOr<std::vector<InferRequest::Output>> Reader::ReadOutputs(const BodyJson& list, bool binary) {
+absl::Status Reader::ReadOutputs(const BodyJson& list, InferRequest& request) {
   if (!list.is_array() || static_cast<int64_t>(list.size()) > limits_.tensors) {
     return absl::InvalidArgumentError(
         absl::StrCat("\"outputs\" is ", TypeName(list), ", expected a list of up to ", limits_.tensors, " outputs"));
   }
-  std::vector<InferRequest::Output> outputs;
   for (size_t i = 0; i < list.size(); ++i) {
     const std::string where = absl::StrCat("outputs[", i, "]");
     AQT_RETURN_IF_ERROR(CheckObject(list[i], where));
     FieldReader fields(list[i], absl::StrCat(where, "."));
-    InferRequest::Output& output = outputs.emplace_back();
+    InferRequest::Output output;
     AQT_ASSIGN_OR_RETURN(output.name, fields.RequiredString("name"));
     AQT_ASSIGN_OR_RETURN(const BodyJson parameters, Parameters(fields, absl::StrCat(where, ".")));
     AQT_RETURN_IF_ERROR(fields.CheckAllRead());
     FieldReader parameter_fields(parameters, absl::StrCat(where, ".parameters."));
     AQT_ASSIGN_OR_RETURN(const auto wanted, parameter_fields.Bool("binary_data"));
     AQT_RETURN_IF_ERROR(parameter_fields.CheckAllRead());
-    output.binary = wanted.value_or(binary);
-    const auto same = [&](const InferRequest::Output& other) { return other.name == output.name; };
-    if (absl::c_count_if(outputs, same) > 1) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("the output '", io::Printable(output.name, 60), "' is asked for twice"));
-    }
+    output.binary = wanted.value_or(request.binary_outputs);
+    AQT_RETURN_IF_ERROR(AddOutput(std::move(output), request));
   }
-  return outputs;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<InferRequest> Reader::Read(const BodyJson& json) {
@@ -324,6 +246,8 @@ absl::StatusOr<InferRequest> Reader::Read(const BodyJson& json) {
   InferRequest request;
   AQT_ASSIGN_OR_RETURN(const auto id, fields.String("id"));
   request.id = id.value_or("");
+  AQT_ASSIGN_OR_RETURN(request.model_name, fields.String("model_name"));
+  AQT_ASSIGN_OR_RETURN(request.model_version, fields.String("model_version"));
   AQT_ASSIGN_OR_RETURN(const BodyJson parameters, Parameters(fields, ""));
   FieldReader parameter_fields(parameters, "parameters.");
   AQT_ASSIGN_OR_RETURN(const auto binary, parameter_fields.Bool("binary_data_output"));
@@ -336,14 +260,10 @@ absl::StatusOr<InferRequest> Reader::Read(const BodyJson& json) {
   }
   for (size_t i = 0; i < inputs->size(); ++i) {
     AQT_ASSIGN_OR_RETURN(InferTensor tensor, ReadInput((*inputs)[i], absl::StrCat("inputs[", i, "]")));
-    if (absl::c_any_of(request.inputs, [&](const InferTensor& other) { return other.name == tensor.name; })) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("the input '", io::Printable(tensor.name, 60), "' is given twice"));
-    }
-    request.inputs.push_back(std::move(tensor));
+    AQT_RETURN_IF_ERROR(AddInput(std::move(tensor), limits_, request));
   }
   if (const BodyJson* outputs = fields.Get("outputs"); outputs != nullptr) {
-    AQT_ASSIGN_OR_RETURN(request.outputs, ReadOutputs(*outputs, request.binary_outputs));
+    AQT_RETURN_IF_ERROR(ReadOutputs(*outputs, request));
   }
   AQT_RETURN_IF_ERROR(fields.CheckAllRead());
   if (binary_.empty()) return request;
@@ -391,27 +311,7 @@ absl::StatusOr<std::string> DataJson(const InferTensor& tensor) {
   return text;
 }
 
-std::string DataBytes(const InferTensor& tensor) {
-  if (!tensor.is_bytes) {
-    return std::string(static_cast<const char*>(tensor.array.data()), static_cast<size_t>(tensor.array.num_bytes()));
-  }
-  std::string bytes;
-  for (const std::string& text : tensor.strings) {
-    const uint32_t size = static_cast<uint32_t>(text.size());
-    bytes.append(reinterpret_cast<const char*>(&size), sizeof(size));
-    bytes.append(text);
-  }
-  return bytes;
-}
-
 }  // namespace
-
-absl::string_view DatatypeOf(DType dtype) {
-  for (const auto& [name, row] : kDatatypes) {
-    if (row == dtype) return name;
-  }
-  return "";
-}
 
 absl::StatusOr<InferRequest> ParseInfer(absl::string_view body, std::optional<int64_t> json_bytes,
                                         const InferLimits& limits) {
@@ -421,7 +321,7 @@ absl::StatusOr<InferRequest> ParseInfer(absl::string_view body, std::optional<in
         absl::StrCat("Inference-Header-Content-Length is ", size, ", and the body has ", body.size(), " bytes"));
   }
   AQT_ASSIGN_OR_RETURN(const BodyJson json, ParseBody(body.substr(0, static_cast<size_t>(size)),
-                                                      {.depth = 3 + kMaxRank, .values = limits.values}));
+                                                      {.depth = 3 + kMaxInferRank, .values = limits.values}));
   return Reader(body.substr(static_cast<size_t>(size)), limits).Read(json);
 }
 
@@ -438,10 +338,9 @@ absl::StatusOr<InferAnswer> InferAnswerOf(absl::string_view model, const InferRe
     const auto named = absl::c_find_if(request.outputs, [&](const auto& o) { return o.name == tensor.name; });
     const bool is_binary = named == request.outputs.end() ? request.binary_outputs : named->binary;
     absl::StrAppend(&text, i > 0 ? "," : "", "{\"name\":", AnswerText(AnswerJson(tensor.name)), ",\"datatype\":\"",
-                    tensor.is_bytes ? "BYTES" : DatatypeOf(tensor.array.dtype()), "\",\"shape\":[",
-                    absl::StrJoin(tensor.shape, ","), "],");
+                    DatatypeOf(tensor), "\",\"shape\":[", absl::StrJoin(tensor.shape, ","), "],");
     if (is_binary) {
-      const std::string bytes = DataBytes(tensor);
+      const std::string bytes = BytesOf(tensor);
       absl::StrAppend(&text, "\"parameters\":{\"binary_data_size\":", bytes.size(), "}}");
       binary.append(bytes);
       any_binary = true;

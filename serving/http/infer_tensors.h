@@ -11,40 +11,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "aqt/core/array.h"
-#include "aqt/core/dtype.h"
+#include "serving/http/infer_request.h"
 
 namespace aqt::serving {
-
-// A tensor: numbers, or strings if its datatype is BYTES.
-struct InferTensor {
-  std::string name = "";
-  Array array = {};                       // of numbers
-  std::vector<std::string> strings = {};  // if is_bytes, in row-major order
-  bool is_bytes = false;
-  std::vector<int64_t> shape = {};  // of both
-};
-
-struct InferRequest {
-  std::string id;
-  std::vector<InferTensor> inputs;
-  struct Output {
-    std::string name;
-    bool binary = false;
-  };
-  std::vector<Output> outputs;  // empty: all
-  bool binary_outputs = false;  // of outputs that are not named
-};
-
-struct InferLimits {
-  int64_t values = 1 << 20;  // of JSON
-  int64_t tensors = 256;
-  int64_t strings = 2048;          // of all BYTES tensors
-  int64_t string_bytes = 1 << 20;  // of one of them
-};
-
-// "FP32" for f32; "" for a dtype that the protocol does not have.
-absl::string_view DatatypeOf(DType dtype);
 
 // `json_bytes` is the value of Inference-Header-Content-Length, if there is one. InvalidArgument, naming the field or
 // the tensor, for everything that is not such a request: a tensor whose data does not have its shape, a number that its

@@ -1,9 +1,8 @@
 #ifndef AQT_SERVING_HTTP_INFERENCE_API_H_
 #define AQT_SERVING_HTTP_INFERENCE_API_H_
 
-// The Open Inference Protocol, version 2, over REST, with the extensions that Triton has: binary tensor data, model
-// configuration, statistics, model repository. A model of texts has an input "text", BYTES [-1] (pairs: [-1, 2]), and
-// an output "embedding", "logits" or "score". Every model has only the version "1".
+// The Open Inference Protocol, version 2 (inference.h), over REST, with the extensions that Triton has: binary tensor
+// data, model configuration, statistics, model repository.
 
 #include <string>
 

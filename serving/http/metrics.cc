@@ -125,6 +125,12 @@ void Metrics::CountRequest(absl::string_view route, absl::string_view method, in
   latencies_[std::string(route)].Add(seconds);
 }
 
+void Metrics::CountGrpcRequest(absl::string_view method, absl::string_view code, double seconds) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ++grpc_requests_[{std::string(method), std::string(code)}];
+  grpc_latencies_[std::string(method)].Add(seconds);
+}
+
 void Metrics::CountInference(absl::string_view model, bool ok, int64_t rows, int64_t tokens, double seconds) {
   const std::lock_guard<std::mutex> lock(mutex_);
   ModelCounts& counts = models_[std::string(model)];
@@ -165,6 +171,16 @@ std::string Metrics::Page(const HttpServerStats& server, const std::vector<Model
   }
   page.Begin("aqt_http_request_seconds", "histogram", "From the complete request to the complete response.");
   for (const auto& [route, latency] : latencies_) page.AddHistogram(absl::StrCat("route=\"", route, "\""), latency);
+  if (!grpc_requests_.empty()) {
+    page.Begin("aqt_grpc_requests_total", "counter", "Requests of gRPC that were answered.");
+    for (const auto& [key, count] : grpc_requests_) {
+      page.Add(absl::StrCat("method=\"", key.first, "\",code=\"", key.second, "\""), count);
+    }
+    page.Begin("aqt_grpc_request_seconds", "histogram", "From the complete request to the complete response.");
+    for (const auto& [method, latency] : grpc_latencies_) {
+      page.AddHistogram(absl::StrCat("method=\"", method, "\""), latency);
+    }
+  }
   page.Begin("aqt_model_requests_total", "counter", "Requests that reached the model.");
   for (const auto& [name, counts] : models_) {
     page.Add(absl::StrCat(ModelLabel(name), ",result=\"ok\""), counts.requests - counts.failed);

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -47,6 +48,8 @@ struct ModelMetrics {
 class Metrics {
  public:
   void CountRequest(absl::string_view route, absl::string_view method, int status, double seconds);
+  // `method` is "ModelInfer" or the like; `code` is "OK", "NOT_FOUND", ...
+  void CountGrpcRequest(absl::string_view method, absl::string_view code, double seconds);
   void CountInference(absl::string_view model, bool ok, int64_t rows, int64_t tokens, double seconds);
   void CountDroppedLogLine();
   ModelCounts OfModel(absl::string_view name) const;
@@ -56,6 +59,8 @@ class Metrics {
   mutable std::mutex mutex_;
   std::map<std::tuple<std::string, std::string, int>, int64_t> requests_;  // route, method, status
   std::map<std::string, LatencyHistogram, std::less<>> latencies_;         // by route
+  std::map<std::pair<std::string, std::string>, int64_t> grpc_requests_;   // method, code
+  std::map<std::string, LatencyHistogram, std::less<>> grpc_latencies_;    // by method
   std::map<std::string, ModelCounts, std::less<>> models_;
   int64_t dropped_lines_ = 0;
 };

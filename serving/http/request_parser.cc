@@ -126,6 +126,7 @@ class RequestParser::Machine final : public http::basic_parser</*isRequest=*/tru
   HttpError problem{200, ""};  // of the head
   bool has_body = false;
   bool wants_continue = false;
+  int version() const { return version_; }  // 11: HTTP/1.1
 
  private:
   void on_request_impl(http::verb, beast::string_view method, beast::string_view target, int version,
@@ -189,6 +190,7 @@ const HttpRequest& RequestParser::request() const { return machine_->request; }
 bool RequestParser::is_empty() const { return begin_ == pending_.size() && !machine_->got_some(); }
 bool RequestParser::has_body() const { return machine_->has_body; }
 bool RequestParser::wants_continue() const { return machine_->wants_continue && begin_ == pending_.size(); }
+bool RequestParser::takes_interim_responses() const { return machine_->version() >= 11; }
 int64_t RequestParser::buffered_bytes() const {
   return static_cast<int64_t>(pending_.capacity() + machine_->request.body.capacity());
 }

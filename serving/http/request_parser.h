@@ -58,6 +58,8 @@ class RequestParser {
   // After kHead: whether a body follows, and whether the client waits for "100 Continue" before it sends it.
   bool has_body() const;
   bool wants_continue() const;
+  // After kHead: whether the client skips responses such as "100 Continue". HTTP/1.0 does not know them.
+  bool takes_interim_responses() const;
   // The memory that the bytes of requests take here.
   int64_t buffered_bytes() const;
 

@@ -13,6 +13,7 @@
 #include "aqt/io/printable.h"
 #include "serving/http/http_api.h"
 #include "serving/http/model_repository.h"
+#include "serving/http/workers.h"
 #include "serving/tools/exit_code.h"
 
 namespace aqt::serving {
@@ -51,12 +52,22 @@ absl::Status Serve(const ServeOptions& options, const io::FileSystem& fs, std::o
       });
   std::unique_ptr<AccessLog> log;
   if (!options.log_file.empty()) {
-    AQT_ASSIGN_OR_RETURN(log, AccessLog::Open(options.log_file));
+    AQT_ASSIGN_OR_RETURN(
+        log, AccessLog::Open(options.log_file, [&](const absl::Status& status) {
+          const std::lock_guard<std::mutex> lock(err_mutex);
+          err << "warning: " << io::PrintableLine(status.message())
+              << "; requests are answered, and lines are lost until it can be written (aqt_log_lines_dropped_total)\n"
+              << std::flush;
+        }));
   }
   HttpApi api(models, options.api, std::move(log));
   // The port first: it is the quickest to fail.
   AQT_ASSIGN_OR_RETURN(const std::unique_ptr<HttpServer> server, HttpServer::Listen(options.server, api));
   api.set_server({.stats = [&] { return server->stats(); }, .stopping = [&] { return server->stopping(); }});
+  std::unique_ptr<ProtocolServer> grpc;
+  if (options.grpc != nullptr) {
+    AQT_ASSIGN_OR_RETURN(grpc, options.grpc(api.context()));
+  }
   AQT_RETURN_IF_ERROR(models.LoadAll());
   AQT_RETURN_IF_ERROR(CheckCancelled(interrupted));
   for (const ModelRepository::Row& row : models.List()) {
@@ -64,6 +75,12 @@ absl::Status Serve(const ServeOptions& options, const io::FileSystem& fs, std::o
       err << "warning: model " << row.name << ": " << io::PrintableLine(note) << "\n" << std::flush;
     }
     out << "model " << row.name << ": " << TaskText(row.model->info().task) << "\n";
+  }
+  Workers other;  // waits for the end of gRPC
+  if (grpc != nullptr) {
+    AQT_RETURN_IF_ERROR(other.Start(1));
+    other.Add([&] { grpc->Run(interrupted); });
+    out << "listening on grpc://" << grpc->address() << "\n";
   }
   out << "listening on " << server->url() << "\n" << std::flush;
   server->Run(interrupted);

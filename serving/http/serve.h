@@ -4,11 +4,14 @@
 // `aqt serve` without its command line: docs/serving-http.md.
 
 #include <atomic>
+#include <functional>
+#include <memory>
 #include <ostream>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "aqt/io/file.h"
 #include "serving/http/api_context.h"
 #include "serving/http/engine_model.h"
@@ -16,12 +19,23 @@
 
 namespace aqt::serving {
 
+// Another protocol for the same models, on a port of its own.
+class ProtocolServer {
+ public:
+  virtual ~ProtocolServer() = default;
+  virtual std::string address() const = 0;  // "127.0.0.1:8001"
+  // As HttpServer::Run.
+  virtual void Run(const std::atomic<bool>* interrupted) = 0;
+};
+
 struct ServeOptions {
   std::vector<std::string> models;  // PATH or NAME=PATH
   HttpServerOptions server = {};
   ApiOptions api = {};
   OpenModelOptions open = {};
   std::string log_file = "";  // none
+  // Listens for gRPC. Null: there is none.
+  std::function<absl::StatusOr<std::unique_ptr<ProtocolServer>>(const ApiContext&)> grpc = nullptr;
 };
 
 // Loads the models, listens, writes the address to `out`, and answers until `interrupted` is true. Then it answers what

@@ -28,6 +28,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "serving/http/access_log.h"
+#include "serving/http/cancellation.h"
 #include "serving/http/http_client_testing.h"
 #include "serving/tools/test_util.h"
 
@@ -244,11 +245,67 @@ TEST_F(ServeTest, Keys) {
   unsetenv("AQT_API_KEY");
 }
 
-TEST(AccessLog, SurvivesAFullDisk) {
-  const auto log = AccessLog::Open("/dev/full");
+TEST(AccessLog, SurvivesAFullDiskAndSaysSoOnce) {
+  std::vector<std::string> said;
+  const auto log =
+      AccessLog::Open("/dev/full", [&](const absl::Status& status) { said.emplace_back(status.message()); });
   ASSERT_TRUE(log.ok()) << log.status();
   EXPECT_FALSE((*log)->Write("{}\n"));
   EXPECT_FALSE((*log)->Write("{}\n"));
+  EXPECT_THAT(said, ::testing::ElementsAre("cannot write the log file /dev/full: No space left on device"));
+}
+
+TEST_F(FolderTest, ALogThatEndsInAPartOfALineGoesOnWithANewLine) {
+  WriteText(At("log"), "{\"a\": 1}\n{\"b\"");
+  {
+    const auto log = AccessLog::Open(At("log"));
+    ASSERT_TRUE(log.ok());
+    EXPECT_TRUE((*log)->Write("{}\n"));
+    EXPECT_TRUE((*log)->Write("{}\n"));
+  }
+  EXPECT_EQ(ReadText(At("log")), "{\"a\": 1}\n{\"b\"\n{}\n{}\n");
+  const auto log = AccessLog::Open(At("log"));
+  EXPECT_TRUE((*log)->Write("{}\n"));
+  EXPECT_EQ(ReadText(At("log")), "{\"a\": 1}\n{\"b\"\n{}\n{}\n{}\n");
+}
+
+TEST_F(ServeTest, AFullDiskForTheLog) {
+  ServeOptions options = {.models = {kBert}};
+  options.log_file = "/dev/full";
+  Start(options);
+  TestClient client(port_);
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(client.Get("/healthz").status, 200);
+  EXPECT_THAT(client.Get("/metrics").body, HasSubstr("\naqt_log_lines_dropped_total 5\n"));
+  interrupted_ = true;
+  thread_.join();
+  const std::string said =
+      "warning: cannot write the log file /dev/full: No space left on device; requests are answered, and lines are "
+      "lost "
+      "until it can be written (aqt_log_lines_dropped_total)\n";
+  const std::string err = err_.str();
+  EXPECT_THAT(err, HasSubstr(said));
+  EXPECT_EQ(err.find("log file"), err.rfind("log file")) << "once";
+}
+
+TEST_F(ServeTest, WhatNobodyWaitsForIsNotStarted) {
+  status_ = absl::OkStatus();
+  const auto model = OpenModel(io::LocalFileSystem(), kBert);
+  ASSERT_TRUE(model.ok()) << model.status();
+  Cancellation cancellation;
+  cancellation.Cancel();
+  const std::vector<TextInput> texts(3, TextInput{.text = "w7", .second = {}, .ids = {}});
+  EXPECT_EQ((*model)->RunTexts(texts, {.call = {.cancellation = &cancellation}}).status().code(),
+            absl::StatusCode::kCancelled);
+  EXPECT_EQ((*model)->stats().answered, 0);
+  Cancellation waits;
+  EXPECT_TRUE((*model)->RunTexts(texts, {.call = {.cancellation = &waits}}).ok());
+  const ServedModelStats stats = (*model)->stats();
+  EXPECT_EQ(stats.answered, 3);
+  EXPECT_GT(stats.queue_sum, 0);
+  EXPECT_LT(stats.queue_sum, stats.latency_sum);
+  double batches = 0;
+  for (const double seconds : stats.batch_sums) batches += seconds;
+  EXPECT_GT(batches, 0);
 }
 
 TEST(ModelSources, Names) {

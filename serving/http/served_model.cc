@@ -8,7 +8,8 @@ absl::StatusOr<std::vector<TextOutput>> ServedModel::RunTexts(absl::Span<const T
   return absl::InvalidArgumentError("this model takes tensors, not texts; use /v2/models/NAME/infer");
 }
 
-absl::StatusOr<std::vector<NamedTensor>> ServedModel::RunTensors(absl::Span<const NamedTensor>, absl::Time) const {
+absl::StatusOr<std::vector<NamedTensor>> ServedModel::RunTensors(absl::Span<const NamedTensor>,
+                                                                 const CallOptions&) const {
   return absl::InvalidArgumentError("this model takes texts, not tensors");
 }
 

@@ -14,6 +14,7 @@
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
 #include "aqt/models/head.h"
+#include "serving/http/cancellation.h"
 
 namespace aqt::serving {
 
@@ -54,9 +55,14 @@ struct TextOutput {
   int64_t tokens = 0;         // that were read
 };
 
+struct CallOptions {
+  absl::Time deadline = absl::InfiniteFuture();
+  Cancellation* cancellation = nullptr;  // null: whoever asks waits for the answer
+};
+
 struct TextOptions {
   bool truncate = false;  // a text that is too long: cut it off, or InvalidArgument with both lengths
-  absl::Time deadline = absl::InfiniteFuture();
+  CallOptions call = {};
 };
 
 struct NamedTensor {
@@ -68,11 +74,15 @@ struct ServedModelStats {
   int64_t waiting = 0, running = 0;  // texts or tensors now
   int64_t positions = 0, padded_positions = 0;
   int64_t weight_bytes = 0;
-  std::vector<int64_t> batches;  // batches[n]: the number of batches of n rows; empty if there are none
+  std::vector<int64_t> batches;    // batches[n]: the number of batches of n rows; empty if there are none
+  std::vector<double> batch_sums;  // batch_sums[n]: the seconds that they took
+  int64_t answered = 0;            // rows
+  double latency_sum = 0;          // seconds of these rows in the engine
+  double queue_sum = 0;            // the part of it before their batches were started
 };
 
 // Thread-safe. Errors: InvalidArgument for the caller's mistake, ResourceExhausted if there is no room to wait,
-// DeadlineExceeded, Unavailable during shutdown.
+// DeadlineExceeded, Unavailable during shutdown; Cancelled if CallOptions::cancellation came before all was started.
 class ServedModel {
  public:
   virtual ~ServedModel() = default;
@@ -81,7 +91,7 @@ class ServedModel {
   virtual absl::StatusOr<std::vector<TextOutput>> RunTexts(absl::Span<const TextInput> texts,
                                                            const TextOptions& options) const;
   virtual absl::StatusOr<std::vector<NamedTensor>> RunTensors(absl::Span<const NamedTensor> inputs,
-                                                              absl::Time deadline) const;
+                                                              const CallOptions& call) const;
   virtual ServedModelStats stats() const { return {}; }
 };
 

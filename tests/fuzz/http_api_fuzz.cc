@@ -57,8 +57,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     request.target += std::string("/") + part;
   }
   request.body = std::string(reinterpret_cast<const char*>(data) + 1, size - 1);
+  aqt::serving::Cancellation cancellation;
   AQT_CHECK(!Api().CheckHead(request).has_value());
-  const HttpResponse response = Api().Handle(request);
+  const HttpResponse response = Api().Handle(request, cancellation);
   const nlohmann::json json = nlohmann::json::parse(response.body);
   AQT_CHECK(response.status == 200 || (response.status >= 400 && response.status < 600));
   AQT_CHECK(response.body.find("/secret") == std::string::npos);
