@@ -402,6 +402,47 @@ def _debian_openmpi_impl(rctx):
 
 debian_openmpi = repository_rule(implementation = _debian_openmpi_impl, local = True)
 
+# ----------------------------------------------------------------------- grpc
+
+# Optional: only --config=grpc uses it. Without the package it is incompatible with every platform. The library is the one
+# without TLS, which needs no OpenSSL.
+def _debian_grpc_impl(rctx):
+    libdir = _libdir(rctx)
+    if not rctx.path("/usr/include/grpcpp/grpcpp.h").exists:
+        _write(rctx, "grpc", {"BUILD.bazel": [
+            "cc_library(",
+            "    name = \"grpc++\",",
+            "    target_compatible_with = [\"@platforms//:incompatible\"],",
+            "    visibility = [\"//visibility:public\"],",
+            ")",
+        ]})
+        return
+    abseil = {}
+    for name in ["gpr", "grpc_unsecure", "grpc++_unsecure"]:
+        # Its names have spaces between them, not commas.
+        text = rctx.read("%s/pkgconfig/%s.pc" % (libdir, name))
+        words = [w for line in text.split("\n") if line.startswith("Requires:") for w in line.split(" ")]
+        abseil.update({w: None for w in words if w.startswith("absl_")})
+    for folder in ["grpc", "grpcpp"]:
+        rctx.symlink("/usr/include/" + folder, "include/" + folder)
+    own = ["grpc++_unsecure", "grpc_unsecure", "upb", "address_sorting", "gpr"]
+    build = _STATIC_SETTING + [
+        "cc_library(",
+        "    name = \"grpc++\",",
+        "    hdrs = glob([\"include/**/*.h\"]),",
+        "    includes = [\"include\"],",
+        "    linkopts = select({",
+        "        \":static\": %r," % (["-l:lib%s.a" % name for name in own] + ["-l:libcares.a", "-lz", "-ldl", "-pthread"],),
+        "        \"//conditions:default\": %r," % (["-l" + name for name in own] + ["-pthread"],),
+        "    }),",
+        "    deps = %r," % (["@com_google_protobuf//:protobuf"] + ["@com_google_absl//:" + name for name in sorted(abseil)],),
+        "    visibility = [\"//visibility:public\"],",
+        ")",
+    ]
+    _write(rctx, "grpc", {"BUILD.bazel": build})
+
+debian_grpc = repository_rule(implementation = _debian_grpc_impl, local = True)
+
 # ----------------------------------------------------------------------- json
 
 def _debian_json_impl(rctx):

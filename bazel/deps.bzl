@@ -15,6 +15,7 @@ load(
     "debian_directory",
     "debian_eigen",
     "debian_googletest",
+    "debian_grpc",
     "debian_highway",
     "debian_json",
     "debian_onednn",
@@ -47,6 +48,7 @@ def aqt_dependencies():
     maybe(debian_json, name = "nlohmann_json")
     maybe(debian_onednn, name = "onednn")  # optional
     maybe(debian_openmpi, name = "openmpi")  # optional
+    maybe(debian_grpc, name = "grpc")  # optional
     maybe(debian_boost, name = "boost")
     maybe(debian_cli11, name = "cli11")
     maybe(debian_re2, name = "com_googlesource_code_re2")

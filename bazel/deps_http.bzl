@@ -13,7 +13,7 @@ aqt_dependencies(), repositories that the calling WORKSPACE declared before are 
 
 load("@bazel_tools//tools/build_defs/repo:http.bzl", "http_archive")
 load("@bazel_tools//tools/build_defs/repo:utils.bzl", "maybe")
-load("//bazel:debian.bzl", "debian_boost", "debian_onednn", "debian_openmpi")
+load("//bazel:debian.bzl", "debian_boost", "debian_grpc", "debian_onednn", "debian_openmpi")
 
 _GITHUB = "https://github.com/"
 
@@ -142,5 +142,6 @@ def aqt_http_dependencies():
         url = _GITHUB + "madler/zlib/releases/download/v1.3.1/zlib-1.3.1.tar.gz",
     )
     maybe(debian_boost, name = "boost")  # the system's headers: upstream has no build for Bazel
+    maybe(debian_grpc, name = "grpc")  # the system's package; only --config=grpc uses it
     maybe(debian_onednn, name = "onednn")  # a peer of the benchmarks: the system's package, empty without it
     maybe(debian_openmpi, name = "openmpi")  # the system's package; targets that need it are skipped without it

@@ -17,6 +17,7 @@
 #include "serving/cli/flags.h"
 #include "serving/cli/model_quantization.h"
 #include "serving/cli/program_command_names.h"
+#include "serving/grpc/grpc_server.h"
 #include "serving/http/serve.h"
 #include "serving/tools/exit_code.h"
 #include "serving/tools/text.h"
@@ -65,6 +66,11 @@ absl::StatusOr<ServeOptions> Options(const Flags& flags, const io::FileSystem& f
     const auto owner = std::make_shared<const ModelQuantization>(std::move(quantization));
     return FolderQuantization{owner->config, owner->weights(), owner};
   };
+  if (serve.grpc_port >= 0) {
+    HttpServerOptions grpc = options.server;
+    grpc.port = serve.grpc_port;
+    options.grpc = [grpc](const ApiContext& context) { return ListenGrpc(grpc, context); };
+  }
   return options;
 }
 
@@ -86,6 +92,12 @@ void AddNetwork(CLI::App& command, ServeFlags& serve) {
       ->check(CLI::Range(0, 65535))
       ->type_name("N")
       ->capture_default_str();
+  group
+      ->add_option(
+          "--grpc-port", serve.grpc_port,
+          "answer gRPC on this port, too (Open Inference Protocol); 0: one that is free; only in builds with gRPC")
+      ->check(CLI::Range(0, 65535))
+      ->type_name("N");
   group
       ->add_option("--api-key-file", serve.api_key_file,
                    "a file with the key that requests must have (Authorization: Bearer KEY); by default the variable "

@@ -71,6 +71,21 @@ exit {code}
         self.assertIn("targets that need MPI are skipped", ran.stderr)
         self.assertEqual(len(self.calls()), 2)
 
+    def test_bazelw_asks_for_grpc_only_when_it_is_built(self):
+        for name, text in [("dpkg-query", 'case "$*" in *grpc*) ;; *) printf installed ;; esac'), ("id", "echo 1")]:
+            path = self.dir / "bin" / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
+            path.chmod(0o755)
+        self.program("bin/bazel")
+        ran = self.run_script(ROOT / "bazelw", "build", "//a:b")
+        self.assertEqual((ran.returncode, ran.stderr), (0, ""))
+        for flag in ("--config=grpc", "--define=aqt_grpc=1"):
+            ran = self.run_script(ROOT / "bazelw", "build", flag, "//a:b")
+            self.assertEqual(ran.returncode, 3)
+            self.assertIn("these packages are missing: libgrpc++-dev", ran.stderr)
+        self.assertEqual(len(self.calls()), 1)
+
     def test_consumer_test_takes_a_cache_with_spaces(self):
         expected = (ROOT / "tests/consumer/expected_output.txt").read_text(encoding="utf-8")
         self.program("bin/bazel", says=expected)
