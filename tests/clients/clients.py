@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""Clients of PyPI, unchanged, against `aqt serve`: see README.md. usage: clients.py AQT MODEL"""
+"""Clients of PyPI, unchanged, against `aqt serve`: see README.md. usage: clients.py AQT MODEL [--grpc]"""
+import argparse
+import json
+import pathlib
 import shutil
 import subprocess
 import sys
@@ -8,7 +11,9 @@ import urllib.request
 import numpy as np
 import openai
 import prometheus_client.parser
+import tritonclient.grpc
 import tritonclient.http
+import tritonclient.utils
 
 import server
 
@@ -40,26 +45,46 @@ def check_openai(running, expected):
             raise AssertionError(error)
 
 
-def check_triton(running, expected):
-    client = tritonclient.http.InferenceServerClient(f"127.0.0.1:{running.port}")
+def check_triton(module, address, expected, **tensors):
+    """`module` is tritonclient.http or tritonclient.grpc. A keyword has the values that an option of tensors may have."""
+    client = module.InferenceServerClient(address)
+    as_dict = {"as_json": True} if module.__name__.endswith("grpc") else {}
     assert client.is_server_live() and client.is_server_ready() and client.is_model_ready("m")
-    assert client.get_server_metadata()["name"] == "aqt"
-    assert client.get_model_metadata("m", "1")["inputs"][0]["datatype"] == "BYTES"
-    assert client.get_model_config("m")["name"] == "m"
-    assert client.get_model_repository_index()[0]["state"] == "READY"
-    for binary_input in (False, True):
-        for outputs in (None, [tritonclient.http.InferRequestedOutput("embedding", binary_data=False)],
-                        [tritonclient.http.InferRequestedOutput("embedding", binary_data=True)]):
-            tensor = tritonclient.http.InferInput("text", [len(TEXTS)], "BYTES")
-            tensor.set_data_from_numpy(np.array([text.encode() for text in TEXTS], dtype=object), binary_data=binary_input)
-            answer = client.infer("m", [tensor], outputs=outputs)
+    assert client.get_server_metadata(**as_dict)["name"] == "aqt"
+    assert client.get_model_metadata("m", "1", **as_dict)["inputs"][0]["datatype"] == "BYTES"
+    config = client.get_model_config("m", **as_dict)
+    assert config.get("config", config)["name"] == "m"
+    index = client.get_model_repository_index(**as_dict)
+    assert (index["models"] if as_dict else index)[0]["state"] == "READY"
+    option, values = next(iter(tensors.items()), (None, [None]))
+    for value in values:
+        keyword = {} if option is None else {option: value}
+        for outputs in (None, [module.InferRequestedOutput("embedding", **keyword)]):
+            tensor = module.InferInput("text", [len(TEXTS)], "BYTES")
+            tensor.set_data_from_numpy(np.array([text.encode() for text in TEXTS], dtype=object), **keyword)
+            answer = client.infer("m", [tensor], outputs=outputs, request_id="7")
             assert np.array_equal(answer.as_numpy("embedding"), np.float32(expected))
-    assert client.get_inference_statistics("m")["model_stats"][0]["inference_stats"]["success"]["count"] > 0
+    stats = client.get_inference_statistics("m", **as_dict)["model_stats"][0]["inference_stats"]
+    for name in ("success", "queue", "compute_infer"):
+        assert int(stats[name]["count"]) > 0 and int(stats[name]["ns"]) > 0, name
+    wrong = module.InferInput("wrong", [1], "BYTES")
+    wrong.set_data_from_numpy(np.array([b"a"], dtype=object))
+    try:
+        client.infer("m", [wrong])
+    except tritonclient.utils.InferenceServerException as error:
+        assert "'text' of BYTES" in error.message(), error
+    else:
+        raise AssertionError("an unknown input was accepted")
     client.unload_model("m")
     assert not client.is_model_ready("m")
     client.load_model("m")
     assert client.is_model_ready("m")
     client.close()
+
+
+def check_kserve(running, expected):
+    given = {"url": running.url, "grpc": running.grpc_port and f"127.0.0.1:{running.grpc_port}", "texts": TEXTS, "expected": expected}
+    subprocess.run([sys.executable, pathlib.Path(__file__).with_name("kserve_client.py")], input=json.dumps(given), text=True, check=True)
 
 
 def check_prometheus(running):
@@ -81,19 +106,27 @@ def check_schemathesis(aqt, model):
     return print("schemathesis: done")
 
 
-def main(aqt, model):
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("aqt")
+    parser.add_argument("model")
+    parser.add_argument("--grpc", action="store_true", help="the build has gRPC")
+    arguments = parser.parse_args()
+    aqt, model = arguments.aqt, arguments.model
     expected = server.embeddings(aqt, model, TEXTS)
-    with server.Server(aqt, "m=" + model) as running:
+    with server.Server(aqt, "m=" + model, *(["--grpc-port", "0"] if arguments.grpc else [])) as running:
         check_openai(running, expected)
         print("openai: done")
-        check_triton(running, expected)
-        print("tritonclient: done")
+        check_triton(tritonclient.http, f"127.0.0.1:{running.port}", expected, binary_data=[False, True])
+        print("tritonclient.http: done")
+        check_kserve(running, expected)
+        if arguments.grpc:
+            check_triton(tritonclient.grpc, f"127.0.0.1:{running.grpc_port}", expected)
+            print("tritonclient.grpc: done")
         check_prometheus(running)
         print("prometheus_client: done")
     check_schemathesis(aqt, model)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
-        sys.exit(__doc__)
-    main(*sys.argv[1:])
+    main()

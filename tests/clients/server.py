@@ -6,9 +6,14 @@ import subprocess
 
 
 class Server:
+    """grpc_port is set if the arguments have --grpc-port."""
+
     def __init__(self, aqt, *arguments):
+        self.grpc_port = None
         self.process = subprocess.Popen([aqt, "serve", *arguments, "--port", "0"], stdout=subprocess.PIPE, text=True)
         for line in self.process.stdout:
+            if match := re.fullmatch(r"listening on grpc://127\.0\.0\.1:(\d+)\n", line):
+                self.grpc_port = int(match[1])
             if match := re.fullmatch(r"listening on (http://127\.0\.0\.1:(\d+))\n", line):
                 self.url, self.port = match[1], int(match[2])
                 return
