@@ -94,11 +94,21 @@ class Peer:
         return normalized_mean(self.run(ids, np.ones_like(ids)), np.ones_like(ids))[0].tolist()
 
 
+def export_onnx(model, float_path, int8_path):
+    """Writes the model that gives hidden states, and its dynamic quantization by ONNX Runtime."""
+    import torch
+    from onnxruntime import quantization
+    example = torch.ones(2, 8, dtype=torch.int64)
+    axes = {0: "batch", 1: "length"}
+    torch.onnx.export(model, (example, example), float_path, input_names=["input_ids", "attention_mask"], output_names=["hidden"],
+                      dynamic_axes={"input_ids": axes, "attention_mask": axes, "hidden": axes}, opset_version=17, dynamo=False)
+    quantization.quantize_dynamic(float_path, int8_path, per_channel=True, weight_type=quantization.QuantType.QInt8)
+
+
 def peers(args, work):
     import onnxruntime
     import torch
     import transformers
-    from onnxruntime import quantization
     torch.set_num_threads(args.threads)
     model = transformers.AutoModel.from_pretrained(args.folder, dtype=torch.float32).eval()
 
@@ -107,11 +117,7 @@ def peers(args, work):
             return model(torch.from_numpy(ids), attention_mask=torch.from_numpy(mask)).last_hidden_state.numpy()
 
     float_path, int8_path = str(work / "float.onnx"), str(work / "int8.onnx")
-    example = torch.ones(2, 8, dtype=torch.int64)
-    axes = {0: "batch", 1: "length"}
-    torch.onnx.export(model, (example, example), float_path, input_names=["input_ids", "attention_mask"], output_names=["hidden"],
-                      dynamic_axes={"input_ids": axes, "attention_mask": axes, "hidden": axes}, opset_version=17, dynamo=False)
-    quantization.quantize_dynamic(float_path, int8_path, per_channel=True, weight_type=quantization.QuantType.QInt8)
+    export_onnx(model, float_path, int8_path)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = args.threads
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
