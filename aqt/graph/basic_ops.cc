@@ -16,7 +16,7 @@
 
 namespace aqt {
 
-Value Operand::As(DType dtype) const {
+Value ValueOrNumber::As(DType dtype) const {
   return number_.has_value() ? Value(aqt::Cast(Array::Scalar(*number_), dtype)) : value_;
 }
 
@@ -27,7 +27,7 @@ using kernels::CompareKind;
 using kernels::ReduceKind;
 using kernels::UnaryKind;
 
-Value Unary(UnaryKind kind, const Operand& x) { return BindOne(UnaryOp{kind}, {x.As(DType::kF32)}, x.where()); }
+Value Unary(UnaryKind kind, const ValueOrNumber& x) { return BindOne(UnaryOp{kind}, {x.As(DType::kF32)}, x.where()); }
 
 // Axes of x become the last axes of the result.
 Value BroadcastToLast(const Value& x, const Shape& shape, const SourceLine& where) {
@@ -70,22 +70,26 @@ Value BindBroadcast(const Op& op, std::vector<Value> operands, const SourceLine&
 }
 
 // The dtype of the first operand that is not a plain number.
-DType DTypeOf(std::initializer_list<const Operand*> operands) {
-  for (const Operand* operand : operands) {
+DType DTypeOf(std::initializer_list<const ValueOrNumber*> operands) {
+  for (const ValueOrNumber* operand : operands) {
     if (!operand->is_number()) return operand->value().dtype();
   }
   return DType::kF32;
 }
 
-Value Elementwise2(const Op& op, const Operand& a, const Operand& b) {
+Value Elementwise2(const Op& op, const ValueOrNumber& a, const ValueOrNumber& b) {
   const DType dtype = DTypeOf({&a, &b});
   return BindBroadcast(op, {a.As(dtype), b.As(dtype)}, a.where());
 }
 
-Value Binary(BinaryKind kind, const Operand& a, const Operand& b) { return Elementwise2(BinaryOp{kind}, a, b); }
-Value Compare(CompareKind kind, const Operand& a, const Operand& b) { return Elementwise2(CompareOp{kind}, a, b); }
+Value Binary(BinaryKind kind, const ValueOrNumber& a, const ValueOrNumber& b) {
+  return Elementwise2(BinaryOp{kind}, a, b);
+}
+Value Compare(CompareKind kind, const ValueOrNumber& a, const ValueOrNumber& b) {
+  return Elementwise2(CompareOp{kind}, a, b);
+}
 
-Value Reduce(ReduceKind kind, const Operand& x, const Axes& axes, bool keepdims) {
+Value Reduce(ReduceKind kind, const ValueOrNumber& x, const Axes& axes, bool keepdims) {
   const Value value = x.As(DType::kF32);
   ReduceOp op{kind, {}, keepdims};
   absl::StatusOr<Axes> normalized = NormalizeAxes(axes, value.rank());
@@ -99,7 +103,7 @@ Value Reduce(ReduceKind kind, const Operand& x, const Axes& axes, bool keepdims)
 // A negative axis counts from the end.
 int64_t FromEnd(int64_t axis, const Value& x) { return axis < 0 ? axis + x.rank() : axis; }
 
-Value ArgReduce(kernels::ArgKind kind, const Operand& x, int64_t axis) {
+Value ArgReduce(kernels::ArgKind kind, const ValueOrNumber& x, int64_t axis) {
   const Value value = x.As(DType::kF32);
   return BindOne(ArgReduceOp{kind, FromEnd(axis, value)}, {value}, x.where());
 }
@@ -111,17 +115,17 @@ WindowDims WithDefaults(WindowDims dims, int64_t rank) {
   return dims;
 }
 
-Value ReduceWindow(ReduceKind kind, const Operand& x, const WindowDims& dims) {
+Value ReduceWindow(ReduceKind kind, const ValueOrNumber& x, const WindowDims& dims) {
   const Value value = x.As(DType::kF32);
   return BindOne(ReduceWindowOp{kind, WithDefaults(dims, value.rank())}, {value}, x.where());
 }
 
-Value ArgReduceWindow(kernels::ArgKind kind, const Operand& x, const WindowDims& dims) {
+Value ArgReduceWindow(kernels::ArgKind kind, const ValueOrNumber& x, const WindowDims& dims) {
   const Value value = x.As(DType::kF32);
   return BindOne(ArgReduceWindowOp{kind, WithDefaults(dims, value.rank())}, {value}, x.where());
 }
 
-Value ReduceAll(ReduceKind kind, const Operand& x) {
+Value ReduceAll(ReduceKind kind, const ValueOrNumber& x) {
   Axes all(x.is_number() ? 0 : x.value().rank());
   std::iota(all.begin(), all.end(), 0);
   return Reduce(kind, x, all, /*keepdims=*/false);
@@ -129,77 +133,77 @@ Value ReduceAll(ReduceKind kind, const Operand& x) {
 
 }  // namespace
 
-Value operator+(const Operand& a, const Operand& b) { return Binary(BinaryKind::kAdd, a, b); }
-Value operator-(const Operand& a, const Operand& b) { return Binary(BinaryKind::kSub, a, b); }
-Value operator*(const Operand& a, const Operand& b) { return Binary(BinaryKind::kMul, a, b); }
-Value operator/(const Operand& a, const Operand& b) { return Binary(BinaryKind::kDiv, a, b); }
-Value operator-(const Operand& x) { return Unary(UnaryKind::kNeg, x); }
+Value operator+(const ValueOrNumber& a, const ValueOrNumber& b) { return Binary(BinaryKind::kAdd, a, b); }
+Value operator-(const ValueOrNumber& a, const ValueOrNumber& b) { return Binary(BinaryKind::kSub, a, b); }
+Value operator*(const ValueOrNumber& a, const ValueOrNumber& b) { return Binary(BinaryKind::kMul, a, b); }
+Value operator/(const ValueOrNumber& a, const ValueOrNumber& b) { return Binary(BinaryKind::kDiv, a, b); }
+Value operator-(const ValueOrNumber& x) { return Unary(UnaryKind::kNeg, x); }
 
 namespace ops {
 
-Value Neg(const Operand& x) { return Unary(UnaryKind::kNeg, x); }
-Value Abs(const Operand& x) { return Unary(UnaryKind::kAbs, x); }
-Value Sign(const Operand& x) { return Unary(UnaryKind::kSign, x); }
-Value Round(const Operand& x) { return Unary(UnaryKind::kRound, x); }
-Value Floor(const Operand& x) { return Unary(UnaryKind::kFloor, x); }
-Value Ceil(const Operand& x) { return Unary(UnaryKind::kCeil, x); }
-Value Flush(const Operand& x) { return Unary(UnaryKind::kFlush, x); }
-Value Sqrt(const Operand& x) { return Unary(UnaryKind::kSqrt, x); }
-Value Rsqrt(const Operand& x) { return Unary(UnaryKind::kRsqrt, x); }
-Value Cbrt(const Operand& x) { return Unary(UnaryKind::kCbrt, x); }
-Value Exp(const Operand& x) { return Unary(UnaryKind::kExp, x); }
-Value Expm1(const Operand& x) { return Unary(UnaryKind::kExpm1, x); }
-Value Log(const Operand& x) { return Unary(UnaryKind::kLog, x); }
-Value Log1p(const Operand& x) { return Unary(UnaryKind::kLog1p, x); }
-Value Sin(const Operand& x) { return Unary(UnaryKind::kSin, x); }
-Value Cos(const Operand& x) { return Unary(UnaryKind::kCos, x); }
-Value Tanh(const Operand& x) { return Unary(UnaryKind::kTanh, x); }
-Value Logistic(const Operand& x) { return Unary(UnaryKind::kLogistic, x); }
-Value Erf(const Operand& x) { return Unary(UnaryKind::kErf, x); }
+Value Neg(const ValueOrNumber& x) { return Unary(UnaryKind::kNeg, x); }
+Value Abs(const ValueOrNumber& x) { return Unary(UnaryKind::kAbs, x); }
+Value Sign(const ValueOrNumber& x) { return Unary(UnaryKind::kSign, x); }
+Value Round(const ValueOrNumber& x) { return Unary(UnaryKind::kRound, x); }
+Value Floor(const ValueOrNumber& x) { return Unary(UnaryKind::kFloor, x); }
+Value Ceil(const ValueOrNumber& x) { return Unary(UnaryKind::kCeil, x); }
+Value Flush(const ValueOrNumber& x) { return Unary(UnaryKind::kFlush, x); }
+Value Sqrt(const ValueOrNumber& x) { return Unary(UnaryKind::kSqrt, x); }
+Value Rsqrt(const ValueOrNumber& x) { return Unary(UnaryKind::kRsqrt, x); }
+Value Cbrt(const ValueOrNumber& x) { return Unary(UnaryKind::kCbrt, x); }
+Value Exp(const ValueOrNumber& x) { return Unary(UnaryKind::kExp, x); }
+Value Expm1(const ValueOrNumber& x) { return Unary(UnaryKind::kExpm1, x); }
+Value Log(const ValueOrNumber& x) { return Unary(UnaryKind::kLog, x); }
+Value Log1p(const ValueOrNumber& x) { return Unary(UnaryKind::kLog1p, x); }
+Value Sin(const ValueOrNumber& x) { return Unary(UnaryKind::kSin, x); }
+Value Cos(const ValueOrNumber& x) { return Unary(UnaryKind::kCos, x); }
+Value Tanh(const ValueOrNumber& x) { return Unary(UnaryKind::kTanh, x); }
+Value Logistic(const ValueOrNumber& x) { return Unary(UnaryKind::kLogistic, x); }
+Value Erf(const ValueOrNumber& x) { return Unary(UnaryKind::kErf, x); }
 
-Value Add(const Operand& a, const Operand& b) { return Binary(BinaryKind::kAdd, a, b); }
-Value Sub(const Operand& a, const Operand& b) { return Binary(BinaryKind::kSub, a, b); }
-Value Mul(const Operand& a, const Operand& b) { return Binary(BinaryKind::kMul, a, b); }
-Value Div(const Operand& a, const Operand& b) { return Binary(BinaryKind::kDiv, a, b); }
-Value Max(const Operand& a, const Operand& b) { return Binary(BinaryKind::kMax, a, b); }
-Value Min(const Operand& a, const Operand& b) { return Binary(BinaryKind::kMin, a, b); }
-Value Pow(const Operand& a, const Operand& b) { return Binary(BinaryKind::kPow, a, b); }
+Value Add(const ValueOrNumber& a, const ValueOrNumber& b) { return Binary(BinaryKind::kAdd, a, b); }
+Value Sub(const ValueOrNumber& a, const ValueOrNumber& b) { return Binary(BinaryKind::kSub, a, b); }
+Value Mul(const ValueOrNumber& a, const ValueOrNumber& b) { return Binary(BinaryKind::kMul, a, b); }
+Value Div(const ValueOrNumber& a, const ValueOrNumber& b) { return Binary(BinaryKind::kDiv, a, b); }
+Value Max(const ValueOrNumber& a, const ValueOrNumber& b) { return Binary(BinaryKind::kMax, a, b); }
+Value Min(const ValueOrNumber& a, const ValueOrNumber& b) { return Binary(BinaryKind::kMin, a, b); }
+Value Pow(const ValueOrNumber& a, const ValueOrNumber& b) { return Binary(BinaryKind::kPow, a, b); }
 
-Value Clamp(const Operand& low, const Operand& x, const Operand& high) {
+Value Clamp(const ValueOrNumber& low, const ValueOrNumber& x, const ValueOrNumber& high) {
   const DType dtype = DTypeOf({&x, &low, &high});
   return BindBroadcast(ClampOp{}, {low.As(dtype), x.As(dtype), high.As(dtype)}, x.where());
 }
 
-Value IntegerPow(const Operand& x, int64_t exponent) {
+Value IntegerPow(const ValueOrNumber& x, int64_t exponent) {
   return BindOne(IntegerPowOp{exponent}, {x.As(DType::kF32)}, x.where());
 }
 
-Value ReducePrecision(const Operand& x, int exponent_bits, int mantissa_bits) {
+Value ReducePrecision(const ValueOrNumber& x, int exponent_bits, int mantissa_bits) {
   return BindOne(ReducePrecisionOp{{exponent_bits, mantissa_bits}}, {x.As(DType::kF32)}, x.where());
 }
 
-Value And(const Operand& a, const Operand& b) {
+Value And(const ValueOrNumber& a, const ValueOrNumber& b) {
   return BindBroadcast(BinaryOp{BinaryKind::kAnd}, {a.As(DType::kBool), b.As(DType::kBool)}, a.where());
 }
-Value Or(const Operand& a, const Operand& b) {
+Value Or(const ValueOrNumber& a, const ValueOrNumber& b) {
   return BindBroadcast(BinaryOp{BinaryKind::kOr}, {a.As(DType::kBool), b.As(DType::kBool)}, a.where());
 }
-Value Not(const Operand& x) { return BindOne(UnaryOp{UnaryKind::kNot}, {x.As(DType::kBool)}, x.where()); }
-Value IsFinite(const Operand& x) { return BindOne(IsFiniteOp{}, {x.As(DType::kF32)}, x.where()); }
+Value Not(const ValueOrNumber& x) { return BindOne(UnaryOp{UnaryKind::kNot}, {x.As(DType::kBool)}, x.where()); }
+Value IsFinite(const ValueOrNumber& x) { return BindOne(IsFiniteOp{}, {x.As(DType::kF32)}, x.where()); }
 
-Value Equal(const Operand& a, const Operand& b) { return Compare(CompareKind::kEq, a, b); }
-Value NotEqual(const Operand& a, const Operand& b) { return Compare(CompareKind::kNe, a, b); }
-Value Less(const Operand& a, const Operand& b) { return Compare(CompareKind::kLt, a, b); }
-Value LessEqual(const Operand& a, const Operand& b) { return Compare(CompareKind::kLe, a, b); }
-Value Greater(const Operand& a, const Operand& b) { return Compare(CompareKind::kGt, a, b); }
-Value GreaterEqual(const Operand& a, const Operand& b) { return Compare(CompareKind::kGe, a, b); }
+Value Equal(const ValueOrNumber& a, const ValueOrNumber& b) { return Compare(CompareKind::kEq, a, b); }
+Value NotEqual(const ValueOrNumber& a, const ValueOrNumber& b) { return Compare(CompareKind::kNe, a, b); }
+Value Less(const ValueOrNumber& a, const ValueOrNumber& b) { return Compare(CompareKind::kLt, a, b); }
+Value LessEqual(const ValueOrNumber& a, const ValueOrNumber& b) { return Compare(CompareKind::kLe, a, b); }
+Value Greater(const ValueOrNumber& a, const ValueOrNumber& b) { return Compare(CompareKind::kGt, a, b); }
+Value GreaterEqual(const ValueOrNumber& a, const ValueOrNumber& b) { return Compare(CompareKind::kGe, a, b); }
 
-Value Select(const Operand& pred, const Operand& a, const Operand& b) {
+Value Select(const ValueOrNumber& pred, const ValueOrNumber& a, const ValueOrNumber& b) {
   const DType dtype = DTypeOf({&a, &b});
   return BindBroadcast(SelectOp{}, {pred.As(DType::kBool), a.As(dtype), b.As(dtype)}, pred.where());
 }
 
-Value Cast(const Operand& x, DType dtype) {
+Value Cast(const ValueOrNumber& x, DType dtype) {
   const Value value = x.As(dtype);
   return value.dtype() == dtype ? value : BindOne(CastOp{dtype}, {value}, x.where());
 }
@@ -208,49 +212,57 @@ Value Bitcast(const Value& x, DType dtype, const std::source_location& where) {
   return x.dtype() == dtype ? x : BindOne(BitcastOp{dtype}, {x}, where);
 }
 
-Value StopGradient(const Operand& x) { return BindOne(StopGradientOp{}, {x.As(DType::kF32)}, x.where()); }
+Value StopGradient(const ValueOrNumber& x) { return BindOne(StopGradientOp{}, {x.As(DType::kF32)}, x.where()); }
 
-Value ReduceSum(const Operand& x) { return ReduceAll(ReduceKind::kSum, x); }
-Value ReduceMax(const Operand& x) { return ReduceAll(ReduceKind::kMax, x); }
-Value ReduceMin(const Operand& x) { return ReduceAll(ReduceKind::kMin, x); }
-Value ReduceProd(const Operand& x) { return ReduceAll(ReduceKind::kProd, x); }
-Value ReduceSum(const Operand& x, const Axes& axes, bool keepdims) {
+Value ReduceSum(const ValueOrNumber& x) { return ReduceAll(ReduceKind::kSum, x); }
+Value ReduceMax(const ValueOrNumber& x) { return ReduceAll(ReduceKind::kMax, x); }
+Value ReduceMin(const ValueOrNumber& x) { return ReduceAll(ReduceKind::kMin, x); }
+Value ReduceProd(const ValueOrNumber& x) { return ReduceAll(ReduceKind::kProd, x); }
+Value ReduceSum(const ValueOrNumber& x, const Axes& axes, bool keepdims) {
   return Reduce(ReduceKind::kSum, x, axes, keepdims);
 }
-Value ReduceMax(const Operand& x, const Axes& axes, bool keepdims) {
+Value ReduceMax(const ValueOrNumber& x, const Axes& axes, bool keepdims) {
   return Reduce(ReduceKind::kMax, x, axes, keepdims);
 }
-Value ReduceMin(const Operand& x, const Axes& axes, bool keepdims) {
+Value ReduceMin(const ValueOrNumber& x, const Axes& axes, bool keepdims) {
   return Reduce(ReduceKind::kMin, x, axes, keepdims);
 }
-Value ReduceProd(const Operand& x, const Axes& axes, bool keepdims) {
+Value ReduceProd(const ValueOrNumber& x, const Axes& axes, bool keepdims) {
   return Reduce(ReduceKind::kProd, x, axes, keepdims);
 }
-Value ArgMax(const Operand& x, int64_t axis) { return ArgReduce(kernels::ArgKind::kMax, x, axis); }
-Value ArgMin(const Operand& x, int64_t axis) { return ArgReduce(kernels::ArgKind::kMin, x, axis); }
+Value ArgMax(const ValueOrNumber& x, int64_t axis) { return ArgReduce(kernels::ArgKind::kMax, x, axis); }
+Value ArgMin(const ValueOrNumber& x, int64_t axis) { return ArgReduce(kernels::ArgKind::kMin, x, axis); }
 
-Value CumulativeSum(const Operand& x, int64_t axis, bool reverse) {
+Value CumulativeSum(const ValueOrNumber& x, int64_t axis, bool reverse) {
   const Value value = x.As(DType::kF32);
   return BindOne(CumulativeSumOp{FromEnd(axis, value), reverse}, {value}, x.where());
 }
 
-Value ReduceWindowSum(const Operand& x, const WindowDims& dims) { return ReduceWindow(ReduceKind::kSum, x, dims); }
-Value ReduceWindowMax(const Operand& x, const WindowDims& dims) { return ReduceWindow(ReduceKind::kMax, x, dims); }
-Value ReduceWindowMin(const Operand& x, const WindowDims& dims) { return ReduceWindow(ReduceKind::kMin, x, dims); }
-Value WindowArgMax(const Operand& x, const WindowDims& dims) {
+Value ReduceWindowSum(const ValueOrNumber& x, const WindowDims& dims) {
+  return ReduceWindow(ReduceKind::kSum, x, dims);
+}
+Value ReduceWindowMax(const ValueOrNumber& x, const WindowDims& dims) {
+  return ReduceWindow(ReduceKind::kMax, x, dims);
+}
+Value ReduceWindowMin(const ValueOrNumber& x, const WindowDims& dims) {
+  return ReduceWindow(ReduceKind::kMin, x, dims);
+}
+Value WindowArgMax(const ValueOrNumber& x, const WindowDims& dims) {
   return ArgReduceWindow(kernels::ArgKind::kMax, x, dims);
 }
-Value WindowArgMin(const Operand& x, const WindowDims& dims) {
+Value WindowArgMin(const ValueOrNumber& x, const WindowDims& dims) {
   return ArgReduceWindow(kernels::ArgKind::kMin, x, dims);
 }
 
-Value BroadcastTo(const Operand& x, const Shape& shape) { return BroadcastToLast(x.As(DType::kF32), shape, x.where()); }
+Value BroadcastTo(const ValueOrNumber& x, const Shape& shape) {
+  return BroadcastToLast(x.As(DType::kF32), shape, x.where());
+}
 
-Value BroadcastInDim(const Operand& x, const Shape& shape, const Axes& axes) {
+Value BroadcastInDim(const ValueOrNumber& x, const Shape& shape, const Axes& axes) {
   return BindOne(BroadcastOp{shape, axes}, {x.As(DType::kF32)}, x.where());
 }
 
-Value Reshape(const Operand& x, const Shape& shape) {
+Value Reshape(const ValueOrNumber& x, const Shape& shape) {
   const Value value = x.As(DType::kF32);
   Shape full = shape, known;
   std::optional<int64_t> open;
@@ -265,28 +277,28 @@ Value Reshape(const Operand& x, const Shape& shape) {
   return value.shape() == full ? value : BindOne(ReshapeOp{full}, {value}, x.where());
 }
 
-Value Transpose(const Operand& x, const Axes& permutation) {
+Value Transpose(const ValueOrNumber& x, const Axes& permutation) {
   const Value value = x.As(DType::kF32);
   absl::StatusOr<Axes> normalized = NormalizeAxes(permutation, value.rank());
   if (!normalized.ok()) return Refuse(normalized.status(), "transpose", {value}, x.where());
   return BindOne(TransposeOp{*std::move(normalized)}, {value}, x.where());
 }
 
-Value Slice(const Operand& x, const PerAxis& start, const PerAxis& limit, const PerAxis& stride) {
+Value Slice(const ValueOrNumber& x, const PerAxis& start, const PerAxis& limit, const PerAxis& stride) {
   const Value value = x.As(DType::kF32);
   SliceOp op{start, limit, stride};
   if (stride.empty()) op.stride.assign(value.rank(), 1);
   return BindOne(op, {value}, x.where());
 }
 
-Value Pad(const Operand& x, const PerAxis& low, const PerAxis& high, const PerAxis& interior, double value) {
+Value Pad(const ValueOrNumber& x, const PerAxis& low, const PerAxis& high, const PerAxis& interior, double value) {
   const Value operand = x.As(DType::kF32);
   PadOp op{low, high, interior, value};
   if (interior.empty()) op.interior.assign(operand.rank(), 0);
   return BindOne(op, {operand}, x.where());
 }
 
-Value Reverse(const Operand& x, const Axes& axes) {
+Value Reverse(const ValueOrNumber& x, const Axes& axes) {
   const Value value = x.As(DType::kF32);
   absl::StatusOr<Axes> normalized = NormalizeAxes(axes, value.rank());
   if (!normalized.ok()) return Refuse(normalized.status(), "reverse", {value}, x.where());
@@ -294,12 +306,12 @@ Value Reverse(const Operand& x, const Axes& axes) {
   return BindOne(ReverseOp{*std::move(normalized)}, {value}, x.where());
 }
 
-Value Take(const Operand& x, const Operand& indices, int64_t axis) {
+Value Take(const ValueOrNumber& x, const ValueOrNumber& indices, int64_t axis) {
   const Value value = x.As(DType::kF32);
   return BindOne(TakeOp{FromEnd(axis, value)}, {value, indices.As(DType::kS32)}, x.where());
 }
 
-Value ScatterAdd(const Operand& indices, const Operand& updates, int64_t extent, int64_t axis) {
+Value ScatterAdd(const ValueOrNumber& indices, const ValueOrNumber& updates, int64_t extent, int64_t axis) {
   const Value numbers = indices.As(DType::kS32), values = updates.As(DType::kF32);
   // The result has one axis in place of the axes of the indices.
   const int64_t rank = values.rank() - numbers.rank() + 1;
@@ -310,7 +322,7 @@ Value Iota(DType dtype, const Shape& shape, int64_t axis, const std::source_loca
   return BindOne(IotaOp{dtype, shape, axis < 0 ? axis + shape.rank() : axis}, {}, where);
 }
 
-Value RandomBits(const Operand& key, const Shape& shape) {
+Value RandomBits(const ValueOrNumber& key, const Shape& shape) {
   return BindOne(RandomBitsOp{shape}, {key.As(DType::kU32)}, key.where());
 }
 
@@ -319,12 +331,12 @@ Value Concatenate(absl::Span<const Value> parts, int64_t axis, const std::source
   return BindOne(ConcatenateOp{axis < 0 ? axis + rank : axis}, parts, where);
 }
 
-Value DotGeneral(const Operand& lhs, const Operand& rhs, const DotDims& dims, std::optional<DType> out) {
+Value DotGeneral(const ValueOrNumber& lhs, const ValueOrNumber& rhs, const DotDims& dims, std::optional<DType> out) {
   const Value a = lhs.As(DType::kF32), b = rhs.As(DType::kF32);
   return BindOne(DotGeneralOp{dims, out.value_or(IsFloat(a.dtype()) ? a.dtype() : DType::kS32)}, {a, b}, lhs.where());
 }
 
-Value MatMul(const Operand& lhs, const Operand& rhs) {
+Value MatMul(const ValueOrNumber& lhs, const ValueOrNumber& rhs) {
   DotDims dims;
   dims.lhs_contracting = {lhs.value().rank() - 1};
   dims.rhs_contracting = {0};

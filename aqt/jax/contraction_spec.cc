@@ -137,8 +137,8 @@ absl::Status AddLevels(absl::Span<const std::string> levels, size_t operand, int
   return absl::OkStatus();
 }
 
-absl::StatusOr<DotGeneral> WithLevels(const ContractionSpec& spec, int64_t lhs_rank, int64_t rhs_rank) {
-  DotGeneral config = spec.config;
+absl::StatusOr<DotGeneralConfig> WithLevels(const ContractionSpec& spec, int64_t lhs_rank, int64_t rhs_rank) {
+  DotGeneralConfig config = spec.config;
   if (spec.levels.empty()) return config;
   if (config.tiling.has_value()) return absl::UnimplementedError("a tiling cannot be combined with added batch axes");
   const int64_t shared_axes =
@@ -146,8 +146,8 @@ absl::StatusOr<DotGeneral> WithLevels(const ContractionSpec& spec, int64_t lhs_r
   const int64_t out_rank = lhs_rank + rhs_rank - shared_axes;
   // In a backward product lhs is the gradient of the output.
   const int64_t ranks[] = {lhs_rank, rhs_rank, out_rank, rhs_rank, out_rank, lhs_rank};
-  Tensor* const tensors[] = {&config.fwd.lhs,  &config.fwd.rhs,  &config.dlhs.lhs,
-                             &config.dlhs.rhs, &config.drhs.lhs, &config.drhs.rhs};
+  TensorConfig* const tensors[] = {&config.fwd.lhs,  &config.fwd.rhs,  &config.dlhs.lhs,
+                                   &config.dlhs.rhs, &config.drhs.lhs, &config.drhs.rhs};
   for (size_t i = 0; i < kOperands; ++i) {
     AQT_RETURN_IF_ERROR(AddLevels(spec.levels, i, ranks[i], &tensors[i]->quantizer));
   }
@@ -174,7 +174,7 @@ absl::StatusOr<ContractionSpec> ParseContractionSpec(absl::string_view text) {
 
 absl::StatusOr<DotGeneralPlan> MakePlan(const ContractionSpec& spec, const Aval& lhs, const Aval& rhs,
                                         PlanPasses passes) {
-  AQT_ASSIGN_OR_RETURN(const DotGeneral config, WithLevels(spec, lhs.shape.rank(), rhs.shape.rank()));
+  AQT_ASSIGN_OR_RETURN(const DotGeneralConfig config, WithLevels(spec, lhs.shape.rank(), rhs.shape.rank()));
   return DotGeneralPlan::Make(config, lhs, rhs, spec.dims, {.passes = passes, .semantics = spec.semantics});
 }
 

@@ -28,8 +28,8 @@
 namespace aqt::jax {
 
 struct ContractionSpec {
-  DotGeneral config;  // without the leading batch axes of `levels`
-  DotDims dims;       // with them
+  DotGeneralConfig config;  // without the leading batch axes of `levels`
+  DotDims dims;             // with them
   Semantics semantics;
   std::vector<std::string> levels;
 };

@@ -124,7 +124,7 @@ absl::StatusOr<std::string> DescribeProgram(absl::string_view path) {
 }
 
 absl::StatusOr<std::string> CompleteConfig(absl::string_view textproto) {
-  AQT_ASSIGN_OR_RETURN(const DotGeneral config, DotGeneralFromText(textproto));
+  AQT_ASSIGN_OR_RETURN(const DotGeneralConfig config, DotGeneralFromText(textproto));
   return ToText(config);
 }
 

@@ -153,7 +153,7 @@ std::optional<Axes> ColumnAxes(const nn::WeightPlace& place, const DotDims& dims
 
 // How an input is quantized. Returns why it is not computed, or nothing.
 std::string SetInput(const stored::WeightCodes& codes, int64_t group, int64_t columns, const Axes& of_token,
-                     Tensor& lhs) {
+                     TensorConfig& lhs) {
   if (!codes.input_unknown.empty()) return codes.input_unknown;
   if (!codes.input.has_value()) return "";
   const stored::InputArgs& input = *codes.input;
@@ -220,7 +220,7 @@ absl::StatusOr<std::string> CodedWeights::Add(const nn::WeightPlace& place, cons
   if (!layout.SetGroup(group)) return "their groups do not divide the heads";
   if (group > kMaxTerms) return "their rows are too long for sums of 32 bits";
 
-  DotGeneral config;
+  DotGeneralConfig config;
   config.tiling = layout.Tiling();
   AQT_ASSIGN_OR_RETURN(const TilingState lhs_tiling, layout.LhsTiling(product.lhs));
   Axes of_token;

@@ -48,7 +48,7 @@ class CodedWeights {
     Shape lhs;
   };
   struct Group {
-    DotGeneral config;
+    DotGeneralConfig config;
     bool static_input = false;
     std::vector<std::string> scopes;
   };

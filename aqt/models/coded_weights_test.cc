@@ -144,7 +144,7 @@ TEST_F(EditedFolder, RulesOfAUserComeAfterThoseOfTheFolder) {
   const EncoderModel model = *ModelFromFolder(Fs(), folder_);
   InjectConfig config;
   config.strict = false;
-  config.rules.push_back({.name = "all", .dot_general = DotGeneral()});
+  config.rules.push_back({.name = "all", .dot_general = DotGeneralConfig()});
   const InjectConfig rules = model.Rules(config);
   ASSERT_EQ(rules.rules.size(), 2);
   EXPECT_EQ(rules.rules[0].name, "weights of the folder");

@@ -21,7 +21,7 @@
 #include "aqt/core/shape.h"
 #include "aqt/io/file.h"
 #include "aqt/io/tensors/checkpoint.h"
-#include "aqt/io/tensors/memory_source.h"
+#include "aqt/io/tensors/memory_tensor_source.h"
 #include "aqt/native/bit_string.h"
 #include "aqt/quant/config/tiling.h"
 #include "aqt/quant/tensor/qtensor.h"
@@ -324,7 +324,7 @@ TEST_F(NativeFileTest, WrongWeightsAreNotWritten) {
 // What a source with these tensors and this header of "w" gives; the qvalue is of 3 bits and shape [2,3].
 absl::Status OpenWith(const std::string& header, std::vector<std::pair<std::string, Array>> tensors,
                       const std::string& version = "1") {
-  const io::MemorySource source("m", std::move(tensors), {{"aqt_native", version}, {"aqt_weight/w", header}});
+  const io::MemoryTensorSource source("m", std::move(tensors), {{"aqt_native", version}, {"aqt_weight/w", header}});
   const absl::StatusOr<NativeReader> reader = NativeReader::Open(source);
   return reader.ok() ? reader->ReadAll().status() : reader.status();
 }
@@ -379,13 +379,13 @@ TEST(NativeReaderTest, WrongFiles) {
     EXPECT_TRUE(absl::IsDataLoss(status)) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("w."));
   }
-  const io::MemorySource plain("m", {{"w", Array::Of<float>({1}, {1})}});
+  const io::MemoryTensorSource plain("m", {{"w", Array::Of<float>({1}, {1})}});
   EXPECT_FALSE(IsNative(plain));
   EXPECT_TRUE(absl::IsFailedPrecondition(NativeReader::Open(plain).status()));
 }
 
 TEST(NativeReaderTest, Lists) {
-  const io::MemorySource source(
+  const io::MemoryTensorSource source(
       "m", {{"w.qvalue", Array::Of<uint8_t>({1}, {1})}, {"w.x", Array::Of<float>({1}, {1})}},
       {{"aqt_native", "1"}, {"k", "v"}, {"aqt_weight/w", R"({"dtype":"u8","bits":8,"axes":[[1]],"contracting":[],
                                                      "remaining":[],"scales":0,"dequant_dtype":"f32"})"}});

@@ -61,7 +61,7 @@ std::string CalibrationText(const Calibration& calibration) {
   return absl::StrCat(NameOf(calibration), "(", absl::StrJoin(fields, ", "), ")");
 }
 
-std::string TensorText(const Tensor& tensor) {
+std::string TensorText(const TensorConfig& tensor) {
   std::string text = DescribeQuantizer(tensor.quantizer);
   if (tensor.use_fwd_quant) text += " use_fwd_quant";
   if (tensor.dequant_mode != DequantMode::kOutput) {
@@ -93,8 +93,8 @@ std::string TilingText(const TensorTiling& tiling) {
   return absl::StrCat("(", absl::StrJoin(parts, ", "), ")");
 }
 
-std::string RawText(const DotGeneralRaw& raw) {
-  if (raw == DotGeneralRaw{}) return "float";
+std::string RawText(const DotGeneralRawConfig& raw) {
+  if (raw == DotGeneralRawConfig{}) return "float";
   std::string text = absl::StrCat("(", TensorText(raw.lhs), " * ", TensorText(raw.rhs));
   if (raw.dg_accumulator_dtype.has_value()) absl::StrAppend(&text, " -> ", ToString(*raw.dg_accumulator_dtype));
   if (raw.local_aqt.has_value()) {
@@ -122,7 +122,7 @@ std::string DescribeQuantizer(const Quantizer& quantizer) {
   return text;
 }
 
-std::string DescribeConfig(const DotGeneral& config) {
+std::string DescribeConfig(const DotGeneralConfig& config) {
   std::string text =
       absl::StrCat("fwd=", RawText(config.fwd), ", dlhs=", RawText(config.dlhs), ", drhs=", RawText(config.drhs));
   if (config.tiling.has_value()) {

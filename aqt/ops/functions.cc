@@ -13,7 +13,7 @@
 #include "aqt/graph/trace.h"
 
 namespace aqt::ops {
-Value Relu(const Operand& x) {
+Value Relu(const ValueOrNumber& x) {
   const CallSite site(x.where());
   const Value value = x.As(DType::kF32);
   // 0 or NaN.
@@ -21,32 +21,32 @@ Value Relu(const Operand& x) {
   return Select(Greater(value, 0.0), value, rest);
 }
 
-Value Gelu(const Operand& x) {
+Value Gelu(const ValueOrNumber& x) {
   const CallSite site(x.where());
   const Value value = x.As(DType::kF32);
   return value * 0.5 * (Erf(value * std::sqrt(0.5)) + 1.0);
 }
 
-Value GeluTanh(const Operand& x) {
+Value GeluTanh(const ValueOrNumber& x) {
   const CallSite site(x.where());
   const Value value = x.As(DType::kF32);
   const Value inner = (value + IntegerPow(value, 3) * 0.044715) * std::sqrt(2 / std::numbers::pi);
   return value * 0.5 * (Tanh(inner) + 1.0);
 }
 
-Value Silu(const Operand& x) {
+Value Silu(const ValueOrNumber& x) {
   const CallSite site(x.where());
   const Value value = x.As(DType::kF32);
   return value * Logistic(value);
 }
 
-Value Mean(const Operand& x) {
+Value Mean(const ValueOrNumber& x) {
   const CallSite site(x.where());
   const Value value = x.As(DType::kF32);
   return ReduceSum(value) / static_cast<double>(value.shape().num_elements());
 }
 
-Value Mean(const Operand& x, const Axes& axes, bool keepdims) {
+Value Mean(const ValueOrNumber& x, const Axes& axes, bool keepdims) {
   const CallSite site(x.where());
   const Value value = x.As(DType::kF32);
   const Value sum = ReduceSum(value, axes, keepdims);
@@ -61,13 +61,13 @@ Value BelowMaximum(const Value& x, int64_t axis) { return x - StopGradient(Reduc
 
 }  // namespace
 
-Value Softmax(const Operand& x, int64_t axis) {
+Value Softmax(const ValueOrNumber& x, int64_t axis) {
   const CallSite site(x.where());
   const Value powers = Exp(BelowMaximum(x.As(DType::kF32), axis));
   return powers / ReduceSum(powers, {axis}, /*keepdims=*/true);
 }
 
-Value LogSoftmax(const Operand& x, int64_t axis) {
+Value LogSoftmax(const ValueOrNumber& x, int64_t axis) {
   const CallSite site(x.where());
   const Value shifted = BelowMaximum(x.As(DType::kF32), axis);
   return shifted - Log(ReduceSum(Exp(shifted), {axis}, /*keepdims=*/true));
@@ -109,7 +109,7 @@ absl::StatusOr<WindowDims> PoolWindows(const Shape& shape, const PerAxis& window
 
 }  // namespace
 
-Value OneHot(const Operand& indices, int64_t classes, DType dtype) {
+Value OneHot(const ValueOrNumber& indices, int64_t classes, DType dtype) {
   const CallSite site(indices.where());
   const Value value = indices.As(DType::kS32);
   if (classes < 1) {
@@ -121,7 +121,7 @@ Value OneHot(const Operand& indices, int64_t classes, DType dtype) {
   return Cast(Equal(Reshape(value, column), Iota(value.dtype(), {classes}, 0)), dtype);
 }
 
-Value MaxPool(const Operand& x, const PerAxis& window, const PerAxis& strides, PoolPadding padding) {
+Value MaxPool(const ValueOrNumber& x, const PerAxis& window, const PerAxis& strides, PoolPadding padding) {
   const CallSite site(x.where());
   const Value value = x.As(DType::kF32);
   const absl::StatusOr<WindowDims> dims = PoolWindows(value.shape(), window, strides, padding);
@@ -129,7 +129,7 @@ Value MaxPool(const Operand& x, const PerAxis& window, const PerAxis& strides, P
   return ReduceWindowMax(value, *dims);
 }
 
-Value AvgPool(const Operand& x, const PerAxis& window, const PerAxis& strides, PoolPadding padding,
+Value AvgPool(const ValueOrNumber& x, const PerAxis& window, const PerAxis& strides, PoolPadding padding,
               bool count_padding) {
   const CallSite site(x.where());
   const Value value = x.As(DType::kF32);
@@ -143,17 +143,17 @@ Value AvgPool(const Operand& x, const PerAxis& window, const PerAxis& strides, P
   }
   Shape one_example = value.shape();
   one_example[0] = one_example[one_example.rank() - 1] = 1;
-  return sums / ReduceWindowSum(BroadcastTo(Operand(1.0).As(value.dtype()), one_example), *dims);
+  return sums / ReduceWindowSum(BroadcastTo(ValueOrNumber(1.0).As(value.dtype()), one_example), *dims);
 }
 
-Value RandomUniform(const Operand& key, const Shape& shape) {
+Value RandomUniform(const ValueOrNumber& key, const Shape& shape) {
   const CallSite site(key.where());
   // The upper 23 bits; f64 holds them exactly.
   const Value bits = Cast(RandomBits(key, shape), DType::kF64);
   return Cast(Floor(bits * 0x1p-9) * 0x1p-23, DType::kF32);
 }
 
-Value SoftmaxCrossEntropy(const Operand& logits, const Operand& labels) {
+Value SoftmaxCrossEntropy(const ValueOrNumber& logits, const ValueOrNumber& labels) {
   const CallSite site(logits.where());
   const Value log_probabilities = LogSoftmax(logits.value());
   return -Mean(ReduceSum(labels.As(log_probabilities.dtype()) * log_probabilities, {-1}));

@@ -14,7 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "aqt/core/array.h"
 #include "aqt/core/array_ops.h"
-#include "aqt/io/tensors/memory_source.h"
+#include "aqt/io/tensors/memory_tensor_source.h"
 #include "aqt/stored/stored_testing.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -287,8 +287,8 @@ TEST(GptOssFormat, OrInTheOrderInWhichTheyAreStored) {
     }
     return std::move(builder).Build();
   };
-  const io::MemorySource base("memory", {{"w_blocks", bytes({kExperts, kOut, kIn / 32, 16}, 0, 255)},
-                                         {"w_scales", bytes({kExperts, kOut, kIn / 32}, 120, 130)}});
+  const io::MemoryTensorSource base("memory", {{"w_blocks", bytes({kExperts, kOut, kIn / 32, 16}, 0, 255)},
+                                               {"w_scales", bytes({kExperts, kOut, kIn / 32}, 120, 130)}});
   StoredConfig config;
   config.method = "mxfp4";
   const Array in_out = *(*DequantizedSource::Open(base, config))->ReadArray("w");

@@ -14,7 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "aqt/core/array.h"
 #include "aqt/core/array_ops.h"
-#include "aqt/io/tensors/memory_source.h"
+#include "aqt/io/tensors/memory_tensor_source.h"
 #include "aqt/stored/dequantized_source.h"
 
 namespace aqt::stored {
@@ -26,7 +26,7 @@ class Opened {
  public:
   // `config`: the text of a quantization_config; empty: none.
   Opened(NamedArrays tensors, absl::string_view config, DType dtype = DType::kF32)
-      : base_(std::make_unique<io::MemorySource>("memory", std::move(tensors))) {
+      : base_(std::make_unique<io::MemoryTensorSource>("memory", std::move(tensors))) {
     absl::StatusOr<StoredConfig> parsed = StoredConfig();
     if (!config.empty()) parsed = ParseStoredConfig(config, "config.json, quantization_config");
     status_ = parsed.status();
@@ -39,7 +39,7 @@ class Opened {
   const absl::Status& status() const { return status_; }
   const DequantizedSource& operator*() const { return *source_; }
   const DequantizedSource* operator->() const { return source_.get(); }
-  const io::MemorySource& base() const { return *base_; }
+  const io::MemoryTensorSource& base() const { return *base_; }
   // The names of its tensors.
   std::vector<std::string> Names() const {
     std::vector<std::string> names;
@@ -56,7 +56,7 @@ class Opened {
   }
 
  private:
-  std::unique_ptr<io::MemorySource> base_;
+  std::unique_ptr<io::MemoryTensorSource> base_;
   absl::Status status_;
   std::unique_ptr<DequantizedSource> source_;
 };

@@ -51,7 +51,7 @@ absl::StatusOr<std::vector<Array>> RunBothWays(TracedFunction fn, absl::Span<con
 absl::Status CheckGradients(TracedFunction fn, absl::Span<const Array> args, double tolerance) {
   constexpr double kStep = 1e-5;
   const auto loss = [&](absl::Span<const Value> in) {
-    Value total = Operand(0.0).As(DType::kF64);
+    Value total = ValueOrNumber(0.0).As(DType::kF64);
     uint64_t seed = 1000;
     for (const Value& out : fn(in)) {
       total = total + ops::ReduceSum(out * Value(RandomArray(out.aval(), seed++, 0.5, 1.5)));

@@ -294,7 +294,7 @@ std::vector<Value> RandomFunction(uint64_t seed, int steps, absl::Span<const Val
       break;
     }
   }
-  Value loss = Operand(0.0).As(DType::kF32);
+  Value loss = ValueOrNumber(0.0).As(DType::kF32);
   std::vector<Value> outputs = {loss};
   for (size_t i = args.size(); i < values.size(); ++i) {
     if (used[i]) continue;

@@ -67,13 +67,13 @@ bool RowIsTheSameAlone(const Model& model) {
 
 Value Weight(Shape shape) { return Value(RandomArray({DType::kF32, std::move(shape)}, 9)); }
 
-Value QuantizedDense(const Value& x, const DotGeneral& config, const Semantics& semantics = {}) {
+Value QuantizedDense(const Value& x, const DotGeneralConfig& config, const Semantics& semantics = {}) {
   const int64_t axis = x.rank() - 1;
   return ops::AqtDotGeneral({x}, {Weight({kWidth, 5})}, {{axis}, {0}, {}, {}}, config, std::nullopt, semantics);
 }
 
-DotGeneral PerTensor() {
-  DotGeneral config = DotGeneralMake(8, 8);
+DotGeneralConfig PerTensor() {
+  DotGeneralConfig config = DotGeneralMake(8, 8);
   config.fwd.lhs.quantizer.calib_shared_axes.per_tensor = true;
   return config;
 }
@@ -154,7 +154,7 @@ TEST(RowDependenceTest, ScalesThatPaddingCouldChange) {
   EXPECT_EQ(why([](const Value& x) { return QuantizedDense(x, DotGeneralMake(8, 8)); }), "");
   EXPECT_THAT(why([](const Value& x) { return QuantizedDense(x, PerTensor()); }), HasSubstr("aqt_dot_general"));
   // The product of an attention with its values sums over the positions, and so a scale of values is that of all.
-  const auto attention = [](const Value& x, const DotGeneral& config) {
+  const auto attention = [](const Value& x, const DotGeneralConfig& config) {
     const Value weights = ops::Softmax(ops::Einsum("blw,bmw->blm", x, x));
     return ops::AqtDotGeneral({weights}, {x}, {{2}, {1}, {0}, {0}}, config);
   };

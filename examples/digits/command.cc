@@ -108,8 +108,8 @@ absl::Status CheckWithoutState(const aqt::InjectConfig& config) {
   for (size_t i = 0; i < config.rules.size(); ++i) {
     const aqt::InjectRule& rule = config.rules[i];
     if (!rule.dot_general.has_value()) continue;
-    const aqt::DotGeneral& dot = *rule.dot_general;
-    const std::pair<const char*, const aqt::Tensor*> tensors[] = {
+    const aqt::DotGeneralConfig& dot = *rule.dot_general;
+    const std::pair<const char*, const aqt::TensorConfig*> tensors[] = {
         {"fwd.lhs", &dot.fwd.lhs},   {"fwd.rhs", &dot.fwd.rhs},   {"dlhs.lhs", &dot.dlhs.lhs},
         {"dlhs.rhs", &dot.dlhs.rhs}, {"drhs.lhs", &dot.drhs.lhs}, {"drhs.rhs", &dot.drhs.rhs}};
     for (const auto& [name, tensor] : tensors) {

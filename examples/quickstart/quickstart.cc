@@ -36,7 +36,7 @@ void PrintRows(const char* name, absl::Span<const float> values, int columns, in
 
 // ---- 1. Two dense layers with a relu between them. The configuration decides how the products are computed.
 
-absl::StatusOr<aqt::Array> Mlp(const aqt::DotGeneral& config) {
+absl::StatusOr<aqt::Array> Mlp(const aqt::DotGeneralConfig& config) {
   const aqt::ArrayRef x(kInputs, {3, 4}), kernel0(kKernel0, {4, 16}), kernel1(kKernel1, {16, 4});
   AQT_ASSIGN_OR_RETURN(const aqt::Array y, aqt::QuantizedDotGeneral(config, x, kernel0, aqt::MatMulDims()));
   std::vector<float> hidden;
@@ -45,8 +45,8 @@ absl::StatusOr<aqt::Array> Mlp(const aqt::DotGeneral& config) {
 }
 
 absl::Status MlpExample() {
-  AQT_ASSIGN_OR_RETURN(const aqt::DotGeneral int8, aqt::DotGeneralFromPreset("fully_quantized_int8"));
-  AQT_ASSIGN_OR_RETURN(const aqt::DotGeneral int4, aqt::DotGeneralFromText(R"(
+  AQT_ASSIGN_OR_RETURN(const aqt::DotGeneralConfig int8, aqt::DotGeneralFromPreset("fully_quantized_int8"));
+  AQT_ASSIGN_OR_RETURN(const aqt::DotGeneralConfig int4, aqt::DotGeneralFromText(R"(
       schema: 1
       base: "config_v4"
       fwd {
@@ -98,7 +98,7 @@ absl::Status MatmulExample() {
   const aqt::ArrayRef a(kA, {3, 4}), w(kW, {4, 5});
   AQT_ASSIGN_OR_RETURN(const aqt::Array y32,
                        aqt::QuantizedDotGeneral(aqt::DefaultUnquantizedConfig(), a, w, aqt::MatMulDims()));
-  AQT_ASSIGN_OR_RETURN(const aqt::DotGeneral int8, aqt::DotGeneralFromText(R"(
+  AQT_ASSIGN_OR_RETURN(const aqt::DotGeneralConfig int8, aqt::DotGeneralFromText(R"(
       schema: 1
       base: "int8_fwd"
       fwd {

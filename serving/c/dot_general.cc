@@ -162,7 +162,7 @@ aqt_code aqt_dot_general_make(const char* config, const aqt_aval* lhs, const aqt
     AQT_ASSIGN_OR_RETURN(const aqt::Aval left, aqt::capi::ToAval(lhs, "lhs"));
     AQT_ASSIGN_OR_RETURN(const aqt::Aval right, aqt::capi::ToAval(rhs, "rhs"));
     AQT_ASSIGN_OR_RETURN(const aqt::DotDims dot_dims, ToDotDims(dims));
-    AQT_ASSIGN_OR_RETURN(const aqt::DotGeneral parsed, aqt::DotGeneralFromText(config));
+    AQT_ASSIGN_OR_RETURN(const aqt::DotGeneralConfig parsed, aqt::DotGeneralFromText(config));
     return aqt::DotGeneralPlan::Make(parsed, left, right, dot_dims, plan_options);
   });
 }

@@ -197,7 +197,7 @@ absl::StatusOr<ExitCode> RunPlan(const Flags& flags, const io::FileSystem& fs, c
   AQT_ASSIGN_OR_RETURN(ModelInput input,
                        ModelInput::Open(fs, checkpoint, MakeInputOptions(flags.allow_requantize, recipe)));
   input.LeaveOutFiles(files);
-  PlanOptions options;
+  CheckpointPlanOptions options;
   AQT_ASSIGN_OR_RETURN(options.max_shard_bytes, MaxShardBytes(flags));
   options.keep_shards = checkpoint.is_sharded();
   if (checkpoint.is_folder()) options.stem = checkpoint.stem();

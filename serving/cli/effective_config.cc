@@ -22,7 +22,7 @@ namespace {
 
 absl::StatusOr<std::string> OfPreset(const io::FileSystem& fs, absl::string_view kind, absl::string_view name) {
   if (kind == "dot_general") {
-    AQT_ASSIGN_OR_RETURN(const DotGeneral config, DotGeneralFromPreset(name));
+    AQT_ASSIGN_OR_RETURN(const DotGeneralConfig config, DotGeneralFromPreset(name));
     return ToText(config);
   }
   if (kind == "inject") {
@@ -44,7 +44,7 @@ absl::StatusOr<std::string> OfFile(const io::FileSystem& fs, absl::string_view k
   }
   if (kind == "dot_general") {
     AQT_ASSIGN_OR_RETURN(const std::string text, io::ReadFile(fs, path, kMaxConfigBytes));
-    AQT_ASSIGN_OR_RETURN(const DotGeneral config, DotGeneralFromText(text, path));
+    AQT_ASSIGN_OR_RETURN(const DotGeneralConfig config, DotGeneralFromText(text, path));
     return ToText(config);
   }
   AQT_ASSIGN_OR_RETURN(const InjectConfig config, InjectConfigOfFile(fs, path));

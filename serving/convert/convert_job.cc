@@ -94,9 +94,9 @@ absl::StatusOr<CarriedFiles> FindFiles(const io::FileSystem& fs, const io::Check
   return files;
 }
 
-PlanOptions MakePlanOptions(const io::Checkpoint& input, const ConvertJob& job, const OutputPlace& place,
-                            const CarriedFiles& files) {
-  PlanOptions options;
+CheckpointPlanOptions MakePlanOptions(const io::Checkpoint& input, const ConvertJob& job, const OutputPlace& place,
+                                      const CarriedFiles& files) {
+  CheckpointPlanOptions options;
   options.single_file = place.is_file;
   options.max_shard_bytes = job.max_shard_bytes;
   options.keep_shards = input.is_sharded();
@@ -148,7 +148,7 @@ absl::Status AddInput(const ModelInput& input, const ConvertJob& job, CarriedFil
 }
 
 absl::StatusOr<Plan> PlanFor(ModelInput& input, const ConvertJob& job, const Recipe& recipe,
-                             const PlanOptions& options) {
+                             const CheckpointPlanOptions& options) {
   const bool keep_frozen = input.frozen() != nullptr && input.num_dequantized() == 0;
   if (!job.dequantize_to.has_value() && !keep_frozen) return PlanInput(input, recipe, options);
   if (job.recipe.experts == Experts::kSplit) AQT_RETURN_IF_ERROR(input.NeedSplit());
@@ -201,7 +201,7 @@ absl::StatusOr<ConvertReport> Run(const io::FileSystem& fs, const ConvertJob& jo
   AQT_ASSIGN_OR_RETURN(CarriedFiles files, FindFiles(fs, input, job, place));
   AQT_ASSIGN_OR_RETURN(ModelInput model_input, ModelInput::Open(fs, input, MakeInputOptions(job, recipe)));
   AQT_RETURN_IF_ERROR(AddInput(model_input, job, files, report));
-  PlanOptions plan_options = MakePlanOptions(input, job, place, files);
+  CheckpointPlanOptions plan_options = MakePlanOptions(input, job, place, files);
   AQT_ASSIGN_OR_RETURN(Plan plan, PlanFor(model_input, job, recipe, plan_options));
   report.experts = plan.experts;
 

@@ -15,7 +15,7 @@
 #include "aqt/core/dtype.h"
 #include "aqt/io/file.h"
 #include "aqt/io/tensors/checkpoint.h"
-#include "aqt/io/tensors/memory_source.h"
+#include "aqt/io/tensors/memory_tensor_source.h"
 #include "aqt/io/tensors/safetensors.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -39,7 +39,7 @@ Array Floats(const std::vector<float>& values) {
 }
 
 DiffReport Compare(const Array& a, const Array& b, const DiffOptions& options = {}) {
-  const io::MemorySource source_a("a", {{"w", a}}), source_b("b", {{"w", b}});
+  const io::MemoryTensorSource source_a("a", {{"w", a}}), source_b("b", {{"w", b}});
   absl::StatusOr<DiffReport> report = Diff(source_a, source_b, options);
   EXPECT_TRUE(report.ok()) << report.status();
   return *std::move(report);
@@ -110,8 +110,8 @@ TEST(DiffTest, TheReportDoesNotDependOnJobs) {
   std::vector<float> changed(a.View<float>().begin(), a.View<float>().end());
   for (size_t i = 5; i < changed.size(); i += 977) changed[i] += 1;
   const Array b = Array::FromSpan(absl::MakeConstSpan(changed), a.shape());
-  const io::MemorySource source_a("a", {{"equal", MakeWeight(DType::kF32, {3, 5}, 2)}, {"w", a}});
-  const io::MemorySource source_b("b", {{"equal", MakeWeight(DType::kF32, {3, 5}, 2)}, {"w", b}});
+  const io::MemoryTensorSource source_a("a", {{"equal", MakeWeight(DType::kF32, {3, 5}, 2)}, {"w", a}});
+  const io::MemoryTensorSource source_b("b", {{"equal", MakeWeight(DType::kF32, {3, 5}, 2)}, {"w", b}});
   std::string first;
   for (const bool bitwise : {false, true}) {
     for (const int jobs : {1, 2, 7}) {
@@ -135,7 +135,7 @@ TEST(DiffTest, TheReportDoesNotDependOnJobs) {
 
 TEST(DiffTest, AnInterruptEndsIt) {
   const std::atomic<bool> cancelled{true};
-  const io::MemorySource source("a", {{"w", Floats({1})}});
+  const io::MemoryTensorSource source("a", {{"w", Floats({1})}});
   DiffOptions options;
   options.cancelled = &cancelled;
   EXPECT_TRUE(absl::IsCancelled(Diff(source, source, options).status()));

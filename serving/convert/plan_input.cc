@@ -29,7 +29,7 @@ RuleSet::ExpertsOfSource PartsOf(const io::ViewSource& split) {
 
 }  // namespace
 
-absl::StatusOr<Plan> PlanInput(ModelInput& input, const Recipe& recipe, PlanOptions options) {
+absl::StatusOr<Plan> PlanInput(ModelInput& input, const Recipe& recipe, CheckpointPlanOptions options) {
   if (recipe.experts == Experts::kKeep) {
     options.experts.why_kept = "--experts keep";
     return MakePlan(input.tensors(), input.model(), recipe, options);
@@ -45,7 +45,7 @@ absl::StatusOr<Plan> PlanInput(ModelInput& input, const Recipe& recipe, PlanOpti
   }
   const io::ViewSource* const split = input.split();
   if (split == nullptr) return MakePlan(input.tensors(), input.model(), recipe, options);
-  PlanOptions split_options = options;
+  CheckpointPlanOptions split_options = options;
   split_options.experts = PartsOf(*split);
   absl::StatusOr<Plan> plan = MakePlan(*split, input.model(), recipe, split_options);
   if (plan.ok()) plan->experts = input.DescribeExperts();
@@ -61,7 +61,7 @@ absl::StatusOr<Plan> PlanInput(ModelInput& input, const Recipe& recipe, PlanOpti
 
 absl::StatusOr<Explanation> ExplainInput(ModelInput& input, const Recipe& recipe, absl::string_view tensor) {
   // Decides whether experts are split; the errors of the plan belong to other tensors.
-  PlanOptions options;
+  CheckpointPlanOptions options;
   const absl::StatusOr<Plan> plan = PlanInput(input, recipe, options);
   if (!plan.ok() && recipe.experts != Experts::kKeep) AQT_RETURN_IF_ERROR(input.Split());
   const io::ViewSource* const split = input.split();

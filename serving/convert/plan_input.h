@@ -13,7 +13,7 @@ namespace aqt::serving {
 
 // MakePlan for the tensors that the recipe's `experts` asks for, which are then input.tensors(). With Experts::kAuto,
 // experts are split if this quantizes one of them.
-absl::StatusOr<Plan> PlanInput(ModelInput& input, const Recipe& recipe, PlanOptions options);
+absl::StatusOr<Plan> PlanInput(ModelInput& input, const Recipe& recipe, CheckpointPlanOptions options);
 
 // Explain for these tensors. For a tensor that is split, the names of its parts.
 absl::StatusOr<Explanation> ExplainInput(ModelInput& input, const Recipe& recipe, absl::string_view tensor);

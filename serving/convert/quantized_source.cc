@@ -44,7 +44,7 @@ absl::Status QuantizedSource::MakePlan(const io::FileSystem& fs, const QuantizeO
   if (recipe_.config.has_value()) input_options.families = recipe_.config->families;
   AQT_ASSIGN_OR_RETURN(ModelInput input, ModelInput::Open(fs, checkpoint_, input_options));
   input_.emplace(std::move(input));
-  PlanOptions plan_options;
+  CheckpointPlanOptions plan_options;
   plan_options.single_file = true;
   AQT_ASSIGN_OR_RETURN(plan_, PlanInput(*input_, recipe_, plan_options));
   if (!options.calibration.empty()) {

@@ -13,7 +13,7 @@
 #include "aqt/core/dtype.h"
 #include "aqt/io/file.h"
 #include "aqt/io/tensors/checkpoint.h"
-#include "aqt/io/tensors/memory_source.h"
+#include "aqt/io/tensors/memory_tensor_source.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "serving/convert/carried_files.h"
@@ -36,10 +36,11 @@ const io::FileSystem& Fs() { return io::LocalFileSystem(); }
 class TensorSourceTest : public JobTest {
  protected:
   // Converts in memory, without other files.
-  absl::Status ConvertMemory(const io::MemorySource& source, const RecipeSource& recipe_source, OutputPlace place) {
+  absl::Status ConvertMemory(const io::MemoryTensorSource& source, const RecipeSource& recipe_source,
+                             OutputPlace place) {
     const absl::StatusOr<Recipe> recipe = LoadRecipe(Fs(), recipe_source);
     if (!recipe.ok()) return recipe.status();
-    PlanOptions options;
+    CheckpointPlanOptions options;
     options.single_file = place.is_file;
     const absl::StatusOr<Plan> plan = MakePlan(source, ModelConfig(), *recipe, options);
     if (!plan.ok()) return plan.status();
@@ -54,7 +55,7 @@ TEST_F(TensorSourceTest, AConversionFromMemoryEqualsTheOneFromFiles) {
   ASSERT_TRUE(Fs().CreateFolder(At("in")).ok());
   WriteTensors(At("in/model.safetensors"), tensors, metadata);
   std::reverse(tensors.begin(), tensors.end());  // the order is the writer's, not the source's
-  const io::MemorySource source("memory", tensors, metadata);
+  const io::MemoryTensorSource source("memory", tensors, metadata);
   for (const char* base : {"w8a8_dynamic", "w4a16_g32", "fp8_block128"}) {
     SCOPED_TRACE(base);
     ConvertJob job = Job(absl::StrCat("schema: 1 base: '", base, "'"));
@@ -83,7 +84,7 @@ TEST_F(TensorSourceTest, AConversionFromMemoryEqualsTheOneFromFiles) {
 }
 
 TEST_F(TensorSourceTest, ErrorsNameTheSource) {
-  const io::MemorySource source("memory.gguf", {{"a.weight", Array::Zeros(DType::kS8, {4, 4})}});
+  const io::MemoryTensorSource source("memory.gguf", {{"a.weight", Array::Zeros(DType::kS8, {4, 4})}});
   ConvertJob job = Job("schema: 1 base: 'w8a8_dynamic'");
   const absl::Status status = ConvertMemory(source, job.recipe, {});
   EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
@@ -95,7 +96,7 @@ TEST_F(TensorSourceTest, AnOutputIsComparedWithMemory) {
   ConvertJob job = Job("schema: 1 base: 'w8a8_dynamic'");
   OutputPlace place;
   place.path = place.target = job.output;
-  const io::MemorySource source("memory", tensors);
+  const io::MemoryTensorSource source("memory", tensors);
   ASSERT_TRUE(ConvertMemory(source, job.recipe, place).ok());
   const io::Checkpoint out = *io::Checkpoint::Open(Fs(), job.output);
   absl::StatusOr<VerifyReport> report = Verify(Fs(), source, CarriedFiles(), out, {});
@@ -103,13 +104,13 @@ TEST_F(TensorSourceTest, AnOutputIsComparedWithMemory) {
   EXPECT_THAT(report->problems, IsEmpty());
   EXPECT_EQ(report->weights.size(), 2u);
   tensors.back().second = MakeWeight(DType::kF32, tensors.back().second.shape(), 99);  // lm_head.weight, copied
-  report = Verify(Fs(), io::MemorySource("memory", tensors), CarriedFiles(), out, {});
+  report = Verify(Fs(), io::MemoryTensorSource("memory", tensors), CarriedFiles(), out, {});
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_EQ(report->problems.size(), 1u);
 }
 
 TEST_F(TensorSourceTest, InspectListsMemory) {
-  const io::MemorySource source("memory", SmallModel(DType::kF16), {{"key", "value"}});
+  const io::MemoryTensorSource source("memory", SmallModel(DType::kF16), {{"key", "value"}});
   InspectOptions options;
   options.stats = true;
   const absl::StatusOr<InspectReport> report = Inspect(source, ModelConfig(), options);

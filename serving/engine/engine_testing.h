@@ -35,13 +35,13 @@ inline absl::StatusOr<Program> PositionsProgram(int64_t batch, int64_t length) {
   return Trace(model, std::vector<Input>{{kX, {DType::kF32, {batch, length, kWidth}}}}, std::vector<Slot>{kEach, kSum});
 }
 
-inline InjectConfig Int8(const DotGeneral& dot_general = DotGeneralMake(8, 8)) {
+inline InjectConfig Int8(const DotGeneralConfig& dot_general = DotGeneralMake(8, 8)) {
   InjectConfig config;
   config.rules.push_back({.scope = ".*", .dot_general = dot_general});
   return config;
 }
 inline InjectConfig Int8PerTensor() {
-  DotGeneral config = DotGeneralMake(8, 8);
+  DotGeneralConfig config = DotGeneralMake(8, 8);
   config.fwd.lhs.quantizer.calib_shared_axes.per_tensor = true;
   return Int8(config);
 }

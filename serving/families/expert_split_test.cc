@@ -13,7 +13,7 @@
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"
-#include "aqt/io/tensors/memory_source.h"
+#include "aqt/io/tensors/memory_tensor_source.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -51,7 +51,7 @@ absl::StatusOr<std::unique_ptr<io::ViewSource>> Split(const io::TensorSource& so
 }
 
 std::string ErrorOf(const Arrays& arrays, const std::string& type) {
-  const io::MemorySource source("model", arrays);
+  const io::MemoryTensorSource source("model", arrays);
   const auto split = Split(source, type);
   EXPECT_EQ(split.status().code(), absl::StatusCode::kDataLoss) << split.status();
   return std::string(split.status().message());
@@ -91,10 +91,10 @@ TEST(ExpertSplit, EveryElementIsWhereTheLayoutSays) {
       const int64_t experts = pick(4), i = pick(7), h = round == 0 ? 2 * i : round == 1 ? i : pick(9);
       const Shape up_shape = layout.in_out ? Shape{experts, h, 2 * i} : Shape{experts, 2 * i, h};
       const Shape down_shape = layout.in_out ? Shape{experts, i, h} : Shape{experts, h, i};
-      const io::MemorySource source("model", {{"m.experts.down_proj", Count(down_shape)},
-                                              {"m.experts.gate_up_proj", Count(up_shape)},
-                                              {"m.experts.gate_up_proj_bias", Count({experts, 2 * i})},
-                                              {"m.router.weight", Count({experts, h})}});
+      const io::MemoryTensorSource source("model", {{"m.experts.down_proj", Count(down_shape)},
+                                                    {"m.experts.gate_up_proj", Count(up_shape)},
+                                                    {"m.experts.gate_up_proj_bias", Count({experts, 2 * i})},
+                                                    {"m.router.weight", Count({experts, h})}});
       const auto split = *Split(source, layout.type);
       ASSERT_EQ(split->num_views(), experts * 5);
       const auto element = [&](const std::string& name, int64_t r, int64_t c) {
@@ -125,11 +125,11 @@ TEST(ExpertSplit, EveryElementIsWhereTheLayoutSays) {
 }
 
 TEST(ExpertSplit, PartsTakeThePlaceOfTheirTensor) {
-  const io::MemorySource source("model", {{"a.experts.gate_up_proj", Count({2, 6, 4})},
-                                          {"a.gate.weight", Count({2, 4})},
-                                          {"a.experts.down_proj", Count({2, 4, 3})},
-                                          {"a.shared_experts.gate_up_proj", Count({1, 6, 4})},
-                                          {"z.weight", Count({3})}});
+  const io::MemoryTensorSource source("model", {{"a.experts.gate_up_proj", Count({2, 6, 4})},
+                                                {"a.gate.weight", Count({2, 4})},
+                                                {"a.experts.down_proj", Count({2, 4, 3})},
+                                                {"a.shared_experts.gate_up_proj", Count({1, 6, 4})},
+                                                {"z.weight", Count({3})}});
   const auto split = *Split(source, "qwen3_moe");
   EXPECT_THAT(Names(*split),
               ElementsAre("a.experts.0.gate_proj.weight", "a.experts.0.up_proj.weight", "a.experts.1.gate_proj.weight",
@@ -144,16 +144,16 @@ TEST(ExpertSplit, NothingToSplit) {
        {Arrays{{"m.experts.0.gate_proj.weight", Count({3, 4})}}, Arrays{{"m.experts.gate_up_proj", Count({6, 4})}},
         Arrays{{"m.experts.gate_up_proj", Count({0, 6, 4})}, {"m.experts.down_proj", Count({0, 4, 3})}},
         Arrays{{"m.experts.gate_up_proj.weight", Count({2, 6, 4})}}}) {
-    const io::MemorySource source("model", arrays);
+    const io::MemoryTensorSource source("model", arrays);
     EXPECT_EQ(*Split(source, "qwen3_moe"), nullptr) << arrays[0].first;
   }
-  const io::MemorySource source("model", {{"m.experts.gate_up_proj", Count({2, 6, 4})}});
+  const io::MemoryTensorSource source("model", {{"m.experts.gate_up_proj", Count({2, 6, 4})}});
   EXPECT_EQ(*Split(source, "mixtral"), nullptr);
 }
 
 // transformers 5 saves Qwen3-VL-MoE with [out, in]. The two shapes together leave no doubt.
 TEST(ExpertSplit, ShapesDecideWhereAFamilyHasBothOrders) {
-  const io::MemorySource source(
+  const io::MemoryTensorSource source(
       "model", {{"m.experts.gate_up_proj", Count({1, 6, 4})}, {"m.experts.down_proj", Count({1, 4, 3})}});
   const auto split = *Split(source, "qwen3_vl_moe");
   EXPECT_THAT(split->ReadArray("m.experts.0.up_proj.weight")->View<float>(),

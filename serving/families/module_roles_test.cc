@@ -3,7 +3,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "aqt/io/tensors/memory_source.h"
+#include "aqt/io/tensors/memory_tensor_source.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "serving/families/zero_tensors.h"
@@ -23,7 +23,7 @@ struct Model {
     return roles.Of(module, tensor != nullptr ? tensor->shape : source.Find(module)->shape);
   }
 
-  io::MemorySource source;
+  io::MemoryTensorSource source;
   ModuleRoles roles;
 };
 

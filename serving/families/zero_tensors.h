@@ -9,17 +9,17 @@
 
 #include "aqt/core/array.h"
 #include "aqt/core/shape.h"
-#include "aqt/io/tensors/memory_source.h"
+#include "aqt/io/tensors/memory_tensor_source.h"
 
 namespace aqt::serving {
 
 using TensorShapes = std::vector<std::pair<std::string, Shape>>;
 
 // Tensors of bf16 zeros.
-inline io::MemorySource ZeroTensors(const TensorShapes& shapes) {
+inline io::MemoryTensorSource ZeroTensors(const TensorShapes& shapes) {
   std::vector<std::pair<std::string, Array>> arrays;
   for (const auto& [name, shape] : shapes) arrays.emplace_back(name, Array::Zeros(DType::kBF16, shape));
-  return io::MemorySource("model.safetensors", std::move(arrays));
+  return io::MemoryTensorSource("model.safetensors", std::move(arrays));
 }
 
 }  // namespace aqt::serving

@@ -38,7 +38,7 @@ ModuleRoles MakeRoles(const io::TensorSource& source, const ModelConfig& model, 
 }
 
 absl::StatusOr<RuleSet> MakeRules(const io::TensorSource& source, const ModuleRoles& roles, const Recipe& recipe,
-                                  const PlanOptions& options) {
+                                  const CheckpointPlanOptions& options) {
   absl::StatusOr<RuleSet> rules =
       recipe.like.has_value()
           ? RuleSet::FromQuantizationConfig(*recipe.like, roles,
@@ -140,7 +140,7 @@ QuantizationConfig DescribeOutput(const Plan& plan, const Recipe& recipe, const 
 
 // Files for the tensors as their shards are in the input. Files that would be empty, because they held only parts of
 // quantized weights, are left out, and the others numbered anew, as are those of another format than safetensors.
-void KeepShards(const io::TensorSource& source, const PlanOptions& options, Plan& plan) {
+void KeepShards(const io::TensorSource& source, const CheckpointPlanOptions& options, Plan& plan) {
   std::vector<int> number(source.shards().size(), -1);
   for (const TensorPlan& tensor : plan.tensors) number[tensor.input->shard] = 0;
   const auto used = static_cast<int>(std::count(number.begin(), number.end(), 0));
@@ -159,7 +159,7 @@ void KeepShards(const io::TensorSource& source, const PlanOptions& options, Plan
   for (TensorPlan& tensor : plan.tensors) tensor.output_shard = number[tensor.input->shard];
 }
 
-absl::Status AssignShards(const io::TensorSource& source, const PlanOptions& options, Plan& plan) {
+absl::Status AssignShards(const io::TensorSource& source, const CheckpointPlanOptions& options, Plan& plan) {
   if (options.single_file || (options.max_shard_bytes == 0 && !options.keep_shards)) {
     plan.shard_names = {absl::StrCat(options.stem, io::kSafetensorsSuffix)};
     if (options.max_shard_bytes == 0 || plan.new_bytes <= options.max_shard_bytes) return absl::OkStatus();
@@ -285,7 +285,7 @@ void AddModelWarnings(const ModuleRoles& roles, Plan& plan) {
 
 // Decides for each tensor, then makes the decisions of each fused group consistent.
 absl::Status DecideAll(const io::TensorSource& source, RuleSet& rules, const ModuleRoles& roles,
-                       const TensorRoles& tensor_roles, bool tied, const PlanOptions& options, Plan& plan) {
+                       const TensorRoles& tensor_roles, bool tied, const CheckpointPlanOptions& options, Plan& plan) {
   for (size_t i = 0; i < tensor_roles.size(); ++i) {
     const io::TensorInfo& input = source.tensors()[i];
     TensorPlan tensor;
@@ -307,7 +307,7 @@ absl::Status DecideAll(const io::TensorSource& source, RuleSet& rules, const Mod
 }  // namespace
 
 absl::StatusOr<Plan> MakePlan(const io::TensorSource& source, const ModelConfig& model, const Recipe& recipe,
-                              const PlanOptions& options) {
+                              const CheckpointPlanOptions& options) {
   AQT_RETURN_IF_ERROR(CheckNotQuantized(source, model));
   const ModuleRoles roles = MakeRoles(source, model, recipe);
   AQT_ASSIGN_OR_RETURN(RuleSet rules, MakeRules(source, roles, recipe, options));
@@ -342,7 +342,7 @@ absl::StatusOr<Plan> MakePlan(const io::TensorSource& source, const ModelConfig&
   return plan;
 }
 
-absl::StatusOr<Plan> MakeCopyPlan(const io::TensorSource& source, const PlanOptions& options) {
+absl::StatusOr<Plan> MakeCopyPlan(const io::TensorSource& source, const CheckpointPlanOptions& options) {
   Plan plan;
   for (const io::TensorInfo& input : source.tensors()) {
     TensorPlan tensor;
@@ -405,7 +405,7 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const io::FileSystem& fs, const io::
 }
 
 absl::StatusOr<Explanation> Explain(const io::TensorSource& source, const ModelConfig& model, const Recipe& recipe,
-                                    absl::string_view name, const PlanOptions& options) {
+                                    absl::string_view name, const CheckpointPlanOptions& options) {
   AQT_RETURN_IF_ERROR(CheckNotQuantized(source, model));
   const ModuleRoles roles = MakeRoles(source, model, recipe);
   AQT_ASSIGN_OR_RETURN(RuleSet rules, MakeRules(source, roles, recipe, options));

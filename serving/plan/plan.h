@@ -30,7 +30,7 @@ inline constexpr char kSplitExperts[] =
     "to quantize them, say how they are stored in `fused_experts` of a `family` of the configuration "
     "(docs/converting.md), or split them into one weight per expert";
 
-struct PlanOptions {
+struct CheckpointPlanOptions {
   bool single_file = false;     // all tensors go to one file; overrides the other options
   int64_t max_shard_bytes = 0;  // bytes of tensors per file; 0: no limit
   bool keep_shards = false;     // without a limit: files with the names of the input's, and an index
@@ -63,10 +63,10 @@ struct CopiedFile {
 // one file would exceed max_shard_bytes. Unimplemented if the model is quantized already (quantized_already.h). The
 // plan refers to `source`, which must outlive it.
 absl::StatusOr<Plan> MakePlan(const io::TensorSource& source, const ModelConfig& model, const Recipe& recipe,
-                              const PlanOptions& options = {});
+                              const CheckpointPlanOptions& options = {});
 
 // The plan that copies every tensor of the source.
-absl::StatusOr<Plan> MakeCopyPlan(const io::TensorSource& source, const PlanOptions& options);
+absl::StatusOr<Plan> MakeCopyPlan(const io::TensorSource& source, const CheckpointPlanOptions& options);
 
 // The warnings about tensors, then those about the whole plan. Tensors whose names differ only in numbers share a line.
 std::vector<std::string> AllWarnings(const Plan& plan);
@@ -91,7 +91,7 @@ struct Explanation {
 // Explains the tensor, or the module, of that name. InvalidArgument, with similar names, if the source does not have
 // it; Unimplemented as in MakePlan.
 absl::StatusOr<Explanation> Explain(const io::TensorSource& source, const ModelConfig& model, const Recipe& recipe,
-                                    absl::string_view tensor, const PlanOptions& options = {});
+                                    absl::string_view tensor, const CheckpointPlanOptions& options = {});
 void PrintExplanation(const Explanation& explanation, std::ostream& out);
 std::string ExplanationToJson(const Explanation& explanation);
 

@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "aqt/io/tensors/memory_source.h"
+#include "aqt/io/tensors/memory_tensor_source.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "re2/re2.h"
@@ -62,7 +62,7 @@ struct Planned {
   }
   std::string Error() const { return std::string(plan.status().message()); }
 
-  io::MemorySource source;
+  io::MemoryTensorSource source;
   Recipe recipe;
   absl::StatusOr<Plan> plan;
 };

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "aqt/io/file.h"
 #include "aqt/io/tensors/checkpoint.h"
-#include "aqt/io/tensors/memory_source.h"
+#include "aqt/io/tensors/memory_tensor_source.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "serving/tools/test_util.h"
@@ -102,7 +102,7 @@ TEST_F(WholeCheckpointTest, AConfigThatIsNone) {
 std::vector<std::string> MissingLayers(const std::string& config, const std::vector<std::string>& layers) {
   NamedArrays tensors;
   for (const std::string& layer : layers) tensors.emplace_back(layer + ".norm.weight", Array::Zeros(DType::kF32, {1}));
-  return FindMissingLayers(io::MemorySource("memory", tensors), config);
+  return FindMissingLayers(io::MemoryTensorSource("memory", tensors), config);
 }
 
 TEST(MissingLayersTest, AreNamed) {

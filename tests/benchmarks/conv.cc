@@ -66,7 +66,7 @@ struct Arrays {
   ArrayBuilder y, dx, dw;
 };
 
-absl::StatusOr<Call> Ours(const DotGeneralRaw& config, const Conv& c, bool gradients, Executor* executor) {
+absl::StatusOr<Call> Ours(const DotGeneralRawConfig& config, const Conv& c, bool gradients, Executor* executor) {
   struct State : Arrays {
     State(const Conv& c, const ConvGeneralPlan& plan_in) : Arrays(c), plan(plan_in) {}
     ConvGeneralPlan plan;
@@ -113,7 +113,7 @@ absl::Status Add(const std::string& shape, std::vector<Row>& rows) {
       rows.push_back({cls, cls, shape, dtype, who, {.ops = c.ops() * (gradients ? 2 : 1), .unit = unit}, make});
     };
     add("f32", Work::Unit::kF32, "aqt",
-        [=](Executor* executor) { return Ours(DotGeneralRaw{}, c, gradients, executor); });
+        [=](Executor* executor) { return Ours(DotGeneralRawConfig{}, c, gradients, executor); });
     add("f32", Work::Unit::kF32, "onednn", [=](Executor*) { return OneDnn(c, gradients); });
     // The gradients of an int8 convolution are products of floats.
     add("int8", gradients ? Work::Unit::kF32 : Work::Unit::kS8, "aqt",

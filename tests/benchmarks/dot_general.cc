@@ -43,13 +43,13 @@ namespace {
 constexpr int64_t kGroup = 128;
 
 // A scale for each group of 128 along k.
-DotGeneral Grouped(DotGeneral config) {
+DotGeneralConfig Grouped(DotGeneralConfig config) {
   config.tiling = *DotTilingFromEinsum("mk,kn->mn", {{'k', kGroup}});
   return config;
 }
 
 // A program of this single contraction with prepared weights.
-absl::StatusOr<Call> Served(const DotGeneral& config, OperandsPtr data, Executor* executor) {
+absl::StatusOr<Call> Served(const DotGeneralConfig& config, OperandsPtr data, Executor* executor) {
   if (executor != nullptr) return absl::UnavailableError("one thread is enough to see what a program costs");
   const Product& p = data->product();
   AQT_ASSIGN_OR_RETURN(const DotGeneralPlan plan,
@@ -71,7 +71,7 @@ absl::StatusOr<Call> Served(const DotGeneral& config, OperandsPtr data, Executor
   return [=] { AQT_CHECK(state->Eval(inputs).ok()); };
 }
 
-absl::StatusOr<Call> Prepare(const DotGeneral& config, OperandsPtr data, Executor* executor) {
+absl::StatusOr<Call> Prepare(const DotGeneralConfig& config, OperandsPtr data, Executor* executor) {
   const Product& p = data->product();
   AQT_ASSIGN_OR_RETURN(const DotGeneralPlan plan,
                        DotGeneralPlan::Make(config, p.x(), p.w(), p.dims(), {.passes = PlanPasses::kForwardOnly}));
@@ -84,13 +84,13 @@ absl::Status Add(const std::string& shape, std::vector<Row>& rows) {
   const auto data = std::make_shared<Operands>(p);
   AddF32Products(data, rows);
   const int64_t weights = p.batch * p.k * p.n;
-  const auto add = [&](const std::string& cls, const std::string& dtype, const DotGeneral& config, Work work) {
+  const auto add = [&](const std::string& cls, const std::string& dtype, const DotGeneralConfig& config, Work work) {
     work.ops = p.ops();
     rows.push_back({"forward", cls, p.name(), dtype, "aqt", work,
                     [=](Executor* executor) { return PlanForward(config, data, true, executor); }});
   };
   // The overhead of a program does not depend on the shape: it shows with few rows.
-  const auto add_program = [&](const std::string& cls, const std::string& dtype, const DotGeneral& config) {
+  const auto add_program = [&](const std::string& cls, const std::string& dtype, const DotGeneralConfig& config) {
     if (p.m > 8 || p.batch > 1) return;
     rows.push_back({"forward", cls, p.name(), dtype, "aqt:program", {.ops = p.ops()}, [=](Executor* executor) {
                       return Served(config, data, executor);

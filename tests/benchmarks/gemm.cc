@@ -68,7 +68,7 @@ absl::Status Add(const std::string& shape, std::vector<Row>& rows) {
     rows.push_back({"forward", cls, p.name(), dtype, who, work, make});
   };
   const Work s8 = {.unit = Work::Unit::kS8, .reads = 1}, bf16 = {.unit = Work::Unit::kBf16, .reads = 2};
-  const DotGeneral none = DefaultUnquantizedConfig();
+  const DotGeneralConfig none = DefaultUnquantizedConfig();
   for (const bool packed : {false, true}) {
     const std::string cls = packed ? "packed" : "product";
     add(cls, "s8", s8, "aqt",

@@ -192,7 +192,7 @@ Loss LossOf(const Digits& d) {
 
 // ---- steps
 
-absl::StatusOr<nn::Trainer> MakeTrainer(const Loss& model, const std::optional<DotGeneral>& quantized, bool amp) {
+absl::StatusOr<nn::Trainer> MakeTrainer(const Loss& model, const std::optional<DotGeneralConfig>& quantized, bool amp) {
   AQT_ASSIGN_OR_RETURN(Program loss, Trace(model.fn, model.inputs, std::vector<Slot>{{SlotKind::kData, "loss"}}));
   AQT_ASSIGN_OR_RETURN(const SlotValues params, nn::InitParams(model.fn, model.inputs, MakeKey(0)));
   if (quantized.has_value()) {
@@ -207,7 +207,8 @@ absl::StatusOr<nn::Trainer> MakeTrainer(const Loss& model, const std::optional<D
 }
 
 absl::StatusOr<std::function<void()>> Step(const std::string& name, const Loss& model,
-                                           const std::optional<DotGeneral>& quantized, bool amp, Executor* executor) {
+                                           const std::optional<DotGeneralConfig>& quantized, bool amp,
+                                           Executor* executor) {
   AQT_ASSIGN_OR_RETURN(nn::Trainer trainer, MakeTrainer(model, quantized, amp));
   const auto shared = std::make_shared<nn::Trainer>(std::move(trainer));
   std::fprintf(stderr, "%s: a step needs %.1f MiB besides its arguments\n", name.c_str(),
@@ -229,15 +230,15 @@ absl::Status Add(const std::string& shape, std::vector<Row>& rows) {
     AQT_ASSIGN_OR_RETURN(const Transformer t, Transformer::Parse(shape));
     model = LossOf(t);
   }
-  const auto add = [&](const std::string& dtype, Work::Unit unit, const std::optional<DotGeneral>& quantized,
+  const auto add = [&](const std::string& dtype, Work::Unit unit, const std::optional<DotGeneralConfig>& quantized,
                        bool amp) {
     rows.push_back({cls, cls, shape, dtype, "aqt", {.ops = model.ops, .unit = unit}, [=](Executor* executor) {
                       return Step(absl::StrCat(cls, "/", shape, "/", dtype), model, quantized, amp, executor);
                     }});
   };
-  const DotGeneral fp8 =
+  const DotGeneralConfig fp8 =
       *FullyQuantized({.fwd_bits = Bits::E4M3(), .bwd_bits = Bits::E5M2(), .use_stochastic_rounding = false});
-  DotGeneral fast = FullyQuantized();
+  DotGeneralConfig fast = FullyQuantized();
   SetStochasticRounding(fast, true, true, NoiseKind::kFast);
   add("f32", Work::Unit::kF32, std::nullopt, false);
   add("bf16", Work::Unit::kBf16, std::nullopt, true);

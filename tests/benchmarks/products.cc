@@ -84,7 +84,7 @@ Array Operands::Get(int which, const Aval& aval) {
   return array;
 }
 
-absl::StatusOr<Call> PlanForward(const DotGeneral& config, OperandsPtr data, bool prepared, Executor* executor,
+absl::StatusOr<Call> PlanForward(const DotGeneralConfig& config, OperandsPtr data, bool prepared, Executor* executor,
                                  DType dtype) {
   struct State {
     DotGeneralPlan plan;
@@ -165,7 +165,7 @@ void AddF32Products(OperandsPtr data, std::vector<Row>& rows) {
   const auto add = [&](const std::string& cls, const std::string& who, auto make) {
     rows.push_back({"forward", cls, data->product().name(), "f32", who, work, make});
   };
-  const DotGeneral none = DefaultUnquantizedConfig();
+  const DotGeneralConfig none = DefaultUnquantizedConfig();
   add("product", "aqt", [=](Executor* executor) { return PlanForward(none, data, false, executor); });
   add("product", "eigen", [=](Executor* executor) { return EigenProducts(data, true, false, executor); });
   add("product", "onednn", [=](Executor*) { return OneDnnProduct(data, DType::kF32, DType::kF32, false); });

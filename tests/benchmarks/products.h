@@ -57,7 +57,7 @@ using OperandsPtr = std::shared_ptr<Operands>;
 using Call = std::function<void()>;
 
 // out = x . w by a DotGeneralPlan of this configuration, with the weights prepared beforehand or not.
-absl::StatusOr<Call> PlanForward(const DotGeneral& config, OperandsPtr data, bool prepared, Executor* executor,
+absl::StatusOr<Call> PlanForward(const DotGeneralConfig& config, OperandsPtr data, bool prepared, Executor* executor,
                                  DType dtype = DType::kF32);
 
 // Rows of family "forward": class "product" (plain arrays) and class "packed" (weights packed beforehand), in f32 by

@@ -151,7 +151,7 @@ void PrecisionSteps(int rounds) {
 }
 
 // A layer of x [m, k] with n features, prepared.
-Case Layer(bool int8, int64_t m, int64_t k, int64_t n, Value (*activation)(const Operand&)) {
+Case Layer(bool int8, int64_t m, int64_t k, int64_t n, Value (*activation)(const ValueOrNumber&)) {
   const Input x{{SlotKind::kData, "x"}, {DType::kF32, {m, k}}};
   const auto fn = [&](In in) { return Values{activation(nn::Dense(in[0], "layer", {.features = n}))}; };
   Program program = *Trace(fn, {x}, {{SlotKind::kData, "y"}});
@@ -169,7 +169,8 @@ Case Layer(bool int8, int64_t m, int64_t k, int64_t n, Value (*activation)(const
 
 void Layers(int rounds) {
   std::printf("\n%-20s %-10s %12s %12s %8s\n", "layer", "activation", "own step us", "epilogue us", "ratio");
-  const std::pair<const char*, Value (*)(const Operand&)> activations[] = {{"relu", &ops::Relu}, {"gelu", &ops::Gelu}};
+  const std::pair<const char*, Value (*)(const ValueOrNumber&)> activations[] = {{"relu", &ops::Relu},
+                                                                                 {"gelu", &ops::Gelu}};
   for (const bool int8 : {true, false}) {
     for (const int64_t m : {512, 2048}) {
       for (const auto& [name, activation] : activations) {

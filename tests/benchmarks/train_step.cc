@@ -28,7 +28,7 @@
 namespace aqt::benchmarks {
 namespace {
 
-absl::StatusOr<Call> Step(const DotGeneral& config, OperandsPtr data, bool forward, Executor* executor) {
+absl::StatusOr<Call> Step(const DotGeneralConfig& config, OperandsPtr data, bool forward, Executor* executor) {
   struct State {
     DotGeneralPlan plan;
     Array x, w, g;
@@ -66,12 +66,12 @@ absl::Status Add(const std::string& shape, std::vector<Row>& rows) {
         [=](Executor* executor) { return EigenProducts(data, forward, true, executor); });
     add(cls, "f32", Work::Unit::kF32, "onednn", [=](Executor*) { return OneDnnProducts(data, forward, true); });
   }
-  const auto quantized = [&](const std::string& dtype, Work::Unit unit, const DotGeneral& config) {
+  const auto quantized = [&](const std::string& dtype, Work::Unit unit, const DotGeneralConfig& config) {
     add("step", dtype, unit, "aqt", [=](Executor* executor) { return Step(config, data, true, executor); });
   };
   quantized("int8", Work::Unit::kS8, *FullyQuantized({.use_stochastic_rounding = false}));
   quantized("int8_noise", Work::Unit::kS8, FullyQuantized());
-  DotGeneral fast = FullyQuantized();
+  DotGeneralConfig fast = FullyQuantized();
   SetStochasticRounding(fast, true, true, NoiseKind::kFast);
   quantized("int8_fast", Work::Unit::kS8, fast);
   quantized("fp8", Work::Unit::kBf16,

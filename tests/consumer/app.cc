@@ -14,7 +14,7 @@ int main() {
   const float g[2 * 2] = {1.0f, 0.0f, -0.5f, 1.0f};                // the gradient of y
   float y[2 * 2], dx[2 * 3], dw[3 * 2];
 
-  const aqt::DotGeneral config = aqt::DotGeneralMake(8, 8, {.bwd_bits = 8});
+  const aqt::DotGeneralConfig config = aqt::DotGeneralMake(8, 8, {.bwd_bits = 8});
   const aqt::ArrayRef lhs(x, {2, 3}), rhs(w, {3, 2});
   const auto plan = aqt::DotGeneralPlan::Make(config, lhs.aval(), rhs.aval(), aqt::MatMulDims());
   if (!plan.ok()) return std::fprintf(stderr, "%s\n", plan.status().ToString().c_str()), 1;

@@ -37,7 +37,7 @@
 namespace aqt::digest {
 namespace {
 
-bool InS32(const DotGeneralRaw& raw) { return raw.dg_accumulator_dtype == DType::kS32; }
+bool InS32(const DotGeneralRawConfig& raw) { return raw.dg_accumulator_dtype == DType::kS32; }
 
 std::vector<StateSlot> Copy(absl::Span<const StateSlot> slots) { return {slots.begin(), slots.end()}; }
 
@@ -122,9 +122,9 @@ Case DrawDot(uint64_t seed, const DotStyle& style) {
   Draw draw(seed);
   return DrawPlanned(draw, style.use, [&](std::string& words) -> Planner {
     const DotShapes shapes = style.large ? DrawLargeDotShapes(draw) : DrawDotShapes(draw);
-    DotGeneral config = style.named && draw.OneIn(2)
-                            ? DrawNamedConfig(draw)
-                            : DrawConfig(draw, style.config, shapes.dims, shapes.lhs.rank(), shapes.rhs.rank());
+    DotGeneralConfig config = style.named && draw.OneIn(2)
+                                  ? DrawNamedConfig(draw)
+                                  : DrawConfig(draw, style.config, shapes.dims, shapes.lhs.rank(), shapes.rhs.rank());
     if (style.tiled) config.tiling = DrawTiling(draw, shapes);
     if (style.local) AddLocalAqt(draw, shapes, config);
     const DType dtype = DrawDType(draw);
@@ -172,7 +172,7 @@ Case DrawEinsum(uint64_t seed) {
     const Equation equation = DrawEquation(draw);
     const Style style{.integers = draw.OneIn(2), .state = use.state};
     // The ranks are only needed for arrays as constants, which then are of rank 0 or refused.
-    const DotGeneral config =
+    const DotGeneralConfig config =
         draw.OneIn(3) ? DrawNamedConfig(draw) : DrawConfig(draw, style, {}, equation.lhs.rank(), equation.rhs.rank());
     const DType dtype = DrawDType(draw);
     Aval lhs{dtype, equation.lhs}, rhs{dtype, equation.rhs};
@@ -240,7 +240,7 @@ Case DrawRagged(uint64_t seed) {
   Draw draw(seed);
   const UseStyle use{.prepared = draw.OneIn(4), .state = draw.OneIn(2)};
   return DrawPlanned(draw, use, [&](std::string& words) -> Planner {
-    const DotGeneral config = DrawRaggedConfig(draw);
+    const DotGeneralConfig config = DrawRaggedConfig(draw);
     const int64_t groups = draw.Below(5), k = draw.OneIn(20) ? 0 : draw.Pick<int64_t>({1, 3, 8, 17, 66});
     const int64_t n = draw.OneIn(20) ? 0 : draw.Pick<int64_t>({1, 2, 5, 33});
     std::vector<int64_t> sizes;

@@ -56,13 +56,13 @@ struct Style {
 
 Numerics DrawNumerics(Draw& draw);
 Calibration DrawCalibration(Draw& draw, const Style& style);
-Tensor DrawTensor(Draw& draw, const Style& style);
+TensorConfig DrawTensor(Draw& draw, const Style& style);
 // With both gradients, for operands of these ranks.
-DotGeneral DrawConfig(Draw& draw, const Style& style, const DotDims& dims, int64_t lhs_rank, int64_t rhs_rank);
+DotGeneralConfig DrawConfig(Draw& draw, const Style& style, const DotDims& dims, int64_t lhs_rank, int64_t rhs_rank);
 // One of the configurations that users know by name.
-DotGeneral DrawNamedConfig(Draw& draw);
+DotGeneralConfig DrawNamedConfig(Draw& draw);
 // Of a ragged contraction.
-DotGeneral DrawRaggedConfig(Draw& draw);
+DotGeneralConfig DrawRaggedConfig(Draw& draw);
 
 // An arithmetic and a Compat; the layout of keys stays the default one.
 Semantics DrawSemantics(Draw& draw);
@@ -79,10 +79,10 @@ DotShapes DrawDotShapes(Draw& draw);
 DotShapes DrawLargeDotShapes(Draw& draw);
 // What fits these shapes.
 DotTiling DrawTiling(Draw& draw, const DotShapes& shapes);
-void AddLocalAqt(Draw& draw, const DotShapes& shapes, DotGeneral& config);
+void AddLocalAqt(Draw& draw, const DotShapes& shapes, DotGeneralConfig& config);
 
 struct Convolution {
-  DotGeneralRaw config;
+  DotGeneralRawConfig config;
   ConvDims dims;
   Shape lhs, rhs;
 };

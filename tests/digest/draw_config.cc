@@ -98,8 +98,8 @@ const Constant* ConstantOf(const Quantizer& quantizer) {
   return quantizer.calibration.has_value() ? std::get_if<Constant>(&*quantizer.calibration) : nullptr;
 }
 
-Tensor DrawIntegerTensor(Draw& draw, const Style& style) {
-  Tensor tensor;
+TensorConfig DrawIntegerTensor(Draw& draw, const Style& style) {
+  TensorConfig tensor;
   IntSymmetric n{.bits = draw.Pick({2, 3, 4, 4, 5, 6, 7, 8, 8, 8, 8})};
   n.preserve_max_val = draw.OneIn(4);
   n.clip = !draw.OneIn(8);
@@ -117,9 +117,9 @@ Tensor DrawIntegerTensor(Draw& draw, const Style& style) {
 
 }  // namespace
 
-Tensor DrawTensor(Draw& draw, const Style& style) {
+TensorConfig DrawTensor(Draw& draw, const Style& style) {
   if (style.integers) return DrawIntegerTensor(draw, style);
-  Tensor tensor;
+  TensorConfig tensor;
   Quantizer& q = tensor.quantizer;
   q.numerics = DrawNumerics(draw);
   if (IsQuantized(q.numerics)) {
@@ -156,12 +156,12 @@ void MakeConstantArrays(Draw& draw, int64_t rank, Quantizer& quantizer) {
 }
 
 // Makes most configurations legal.
-void Repair(DotGeneralRaw& raw, bool backward) {
-  const auto integer = [](const Tensor& t) {
+void Repair(DotGeneralRawConfig& raw, bool backward) {
+  const auto integer = [](const TensorConfig& t) {
     const auto* n = std::get_if<IntSymmetric>(&t.quantizer.numerics);
     return n != nullptr && n->dtype.has_value() && IsInteger(*n->dtype) && t.dequant_mode != DequantMode::kThisInput;
   };
-  for (Tensor* tensor : {&raw.lhs, &raw.rhs}) {
+  for (TensorConfig* tensor : {&raw.lhs, &raw.rhs}) {
     const Constant* constant = ConstantOf(tensor->quantizer);
     if (constant != nullptr && constant->bias.has_value()) tensor->dequant_mode = DequantMode::kThisInput;
     // Backward, one scale for the tensor goes with any mode.
@@ -179,8 +179,8 @@ void Repair(DotGeneralRaw& raw, bool backward) {
   }
 }
 
-DotGeneralRaw DrawRaw(Draw& draw, const Style& style) {
-  DotGeneralRaw raw;
+DotGeneralRawConfig DrawRaw(Draw& draw, const Style& style) {
+  DotGeneralRawConfig raw;
   raw.lhs = DrawTensor(draw, style);
   raw.rhs = DrawTensor(draw, style);
   raw.allow_dummy_gradient_into_qtensor = draw.OneIn(3);
@@ -198,17 +198,17 @@ DotGeneralRaw DrawRaw(Draw& draw, const Style& style) {
 
 }  // namespace
 
-DotGeneral DrawConfig(Draw& draw, const Style& style, const DotDims& dims, int64_t lhs_rank, int64_t rhs_rank) {
-  DotGeneral config{.fwd = DrawRaw(draw, style), .dlhs = DrawRaw(draw, style), .drhs = DrawRaw(draw, style)};
+DotGeneralConfig DrawConfig(Draw& draw, const Style& style, const DotDims& dims, int64_t lhs_rank, int64_t rhs_rank) {
+  DotGeneralConfig config{.fwd = DrawRaw(draw, style), .dlhs = DrawRaw(draw, style), .drhs = DrawRaw(draw, style)};
   const int64_t out_rank = lhs_rank + rhs_rank - static_cast<int64_t>(dims.lhs_batch.size()) -
                            2 * static_cast<int64_t>(dims.lhs_contracting.size());
-  for (DotGeneralRaw* raw : {&config.fwd, &config.dlhs, &config.drhs}) {
+  for (DotGeneralRawConfig* raw : {&config.fwd, &config.dlhs, &config.drhs}) {
     const bool backward = raw != &config.fwd;
     Repair(*raw, backward);
     MakeConstantArrays(draw, backward ? out_rank : lhs_rank, raw->lhs.quantizer);
     MakeConstantArrays(draw, raw == &config.drhs ? lhs_rank : rhs_rank, raw->rhs.quantizer);
   }
-  const auto reusable = [&](const Tensor& forward, std::optional<double> alpha) {
+  const auto reusable = [&](const TensorConfig& forward, std::optional<double> alpha) {
     return IsQuantized(forward.quantizer.numerics) && forward.calibration_mode == CalibrationMode::kContractingAxis &&
            forward.dequant_mode == DequantMode::kOutput && !alpha.has_value();
   };
@@ -218,7 +218,7 @@ DotGeneral DrawConfig(Draw& draw, const Style& style, const DotDims& dims, int64
   return config;
 }
 
-DotGeneral DrawNamedConfig(Draw& draw) {
+DotGeneralConfig DrawNamedConfig(Draw& draw) {
   switch (draw.Below(8)) {
     case 0: return FullyQuantized();
     case 1: return ConfigV3();
@@ -239,10 +239,10 @@ aqt::Bits DrawBits(Draw& draw) {
   return draw.Pick({8, 8, 8, 4, 3, 2, 1, 12});
 }
 
-DotGeneralRaw DrawRaggedRaw(Draw& draw) {
+DotGeneralRawConfig DrawRaggedRaw(Draw& draw) {
   const aqt::Bits lhs_bits = DrawBits(draw), rhs_bits = DrawBits(draw);
-  DotGeneralRaw raw = DotGeneralRawMake(lhs_bits, rhs_bits);
-  for (Tensor* t : {&raw.lhs, &raw.rhs}) {
+  DotGeneralRawConfig raw = DotGeneralRawMake(lhs_bits, rhs_bits);
+  for (TensorConfig* t : {&raw.lhs, &raw.rhs}) {
     Quantizer& q = t->quantizer;
     if (!IsQuantized(q.numerics)) continue;
     if (draw.OneIn(8)) {
@@ -266,8 +266,8 @@ DotGeneralRaw DrawRaggedRaw(Draw& draw) {
 
 }  // namespace
 
-DotGeneral DrawRaggedConfig(Draw& draw) {
-  DotGeneral config{.fwd = DrawRaggedRaw(draw), .dlhs = DrawRaggedRaw(draw), .drhs = DrawRaggedRaw(draw)};
+DotGeneralConfig DrawRaggedConfig(Draw& draw) {
+  DotGeneralConfig config{.fwd = DrawRaggedRaw(draw), .dlhs = DrawRaggedRaw(draw), .drhs = DrawRaggedRaw(draw)};
   config.dlhs.rhs.use_fwd_quant = draw.OneIn(2) && IsQuantized(config.fwd.rhs.quantizer.numerics);
   config.drhs.rhs.use_fwd_quant = draw.OneIn(2) && IsQuantized(config.fwd.lhs.quantizer.numerics);
   return config;
@@ -309,7 +309,7 @@ Convolution DrawConvolution(Draw& draw) {
 
   const aqt::Bits lhs_bits = DrawBits(draw), rhs_bits = DrawBits(draw);
   c.config = ConvGeneralDilatedMake(static_cast<int>(spatial), lhs_bits, rhs_bits);
-  for (Tensor* t : {&c.config.lhs, &c.config.rhs}) {
+  for (TensorConfig* t : {&c.config.lhs, &c.config.rhs}) {
     Quantizer& q = t->quantizer;
     if (draw.OneIn(8)) t->dequant_mode = DequantMode::kThisInput;
     if (draw.OneIn(3)) q.calib_shared_axes = {};

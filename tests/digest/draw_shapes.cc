@@ -112,10 +112,10 @@ DotTiling DrawTiling(Draw& draw, const DotShapes& shapes) {
   return tiling;
 }
 
-void AddLocalAqt(Draw& draw, const DotShapes& shapes, DotGeneral& config) {
+void AddLocalAqt(Draw& draw, const DotShapes& shapes, DotGeneralConfig& config) {
   for (const Side wrt : {Side::kLhs, Side::kRhs}) {
     if (draw.OneIn(4)) continue;
-    DotGeneralRaw& raw = wrt == Side::kLhs ? config.dlhs : config.drhs;
+    DotGeneralRawConfig& raw = wrt == Side::kLhs ? config.dlhs : config.drhs;
     const Shape g = DotOutputShape(shapes.dims, shapes.lhs, shapes.rhs);
     const Axes contracting =
         MakeBackwardDotDims(shapes.dims, shapes.lhs.rank(), shapes.rhs.rank(), wrt).dims.lhs_contracting;
@@ -133,7 +133,7 @@ void AddLocalAqt(Draw& draw, const DotShapes& shapes, DotGeneral& config) {
       local.contraction_axis_shard_count = divisor(contracting.empty() ? 1 : g[contracting[0]]);
     }
     raw.local_aqt = local;
-    for (Tensor* tensor : {&raw.lhs, &raw.rhs}) tensor->quantizer.calib_shared_axes = {};
+    for (TensorConfig* tensor : {&raw.lhs, &raw.rhs}) tensor->quantizer.calib_shared_axes = {};
   }
 }
 

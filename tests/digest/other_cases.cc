@@ -62,7 +62,7 @@ Axes DrawAxes(Draw& draw, int64_t rank) {
 }
 
 std::string Text(const Quantizer& quantizer) {
-  DotGeneral config;
+  DotGeneralConfig config;
   config.fwd.lhs.quantizer = quantizer;
   return ToText(config);
 }

@@ -86,7 +86,7 @@ SlotValues Data() {
 enum class Quantization { kNone, kInt8, kFp8, kFp8Current, kFp8Delayed, kFp8Layers };
 
 // The injected configuration.
-DotGeneral Recipe(Quantization quantization) {
+DotGeneralConfig Recipe(Quantization quantization) {
   switch (quantization) {
     case Quantization::kInt8: return *FullyQuantized({.use_stochastic_rounding = false});
     case Quantization::kFp8: return DotGeneralMake(Bits::E4M3(), Bits::E4M3());

@@ -290,7 +290,7 @@ TEST_F(ConvertedModels, ProductsWithQuantizedInputsAreThoseOfTheMultipliedOutWei
     const models::EncoderModel converted = *Converted(At("in"), recipe);
     const models::EncoderModel floats = *MultipliedOut();
     InjectConfig rules;
-    rules.rules.push_back({.rhs_origin = OperandOrigin::kParam, .dot_general = DotGeneral()});
+    rules.rules.push_back({.rhs_origin = OperandOrigin::kParam, .dot_general = DotGeneralConfig()});
     Quantizer& inputs = rules.rules[0].dot_general->fwd.lhs.quantizer;
     inputs.numerics = c.inputs;
     inputs.calibration = AbsMax{};

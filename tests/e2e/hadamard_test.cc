@@ -1,4 +1,4 @@
-// DotGeneralRaw::hadamard against NumPy (tests/golden/hadamard): the same bits.
+// DotGeneralRawConfig::hadamard against NumPy (tests/golden/hadamard): the same bits.
 
 #include <cstdint>
 #include <optional>
@@ -77,7 +77,7 @@ TEST(Hadamard, EqualsNumPy) {
     SCOPED_TRACE(c.name);
     const auto recorded = [&](const char* what) { return Recorded(absl::StrCat(c.name, "/", what)); };
     const Array lhs = recorded("lhs"), rhs = recorded("rhs"), g = recorded("g");
-    DotGeneral config = *FullyQuantized({.use_fwd_quant = true, .use_stochastic_rounding = false});
+    DotGeneralConfig config = *FullyQuantized({.use_fwd_quant = true, .use_stochastic_rounding = false});
     config.fwd.hadamard = Hadamard{.block = c.block};
     for (const kernels::Target target : kernels::SupportedTargets()) {
       SCOPED_TRACE(target);
@@ -212,7 +212,7 @@ TEST(PreparedPrograms, DoNotShareWeightsThatAreRotatedOtherwise) {
   std::vector<PreparedProgram> prepared;  // all alive at once
   for (const int64_t block : {0, 64, 8}) {
     InjectConfig config;
-    DotGeneral activations = DotGeneralMake(8, std::nullopt);
+    DotGeneralConfig activations = DotGeneralMake(8, std::nullopt);
     if (block != 0) activations.fwd.hadamard = Hadamard{.block = block};
     config.rules.push_back({.rhs_origin = OperandOrigin::kParam, .dot_general = activations});
     programs.push_back(*Inject(ModelOf(5), config));

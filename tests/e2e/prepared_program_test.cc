@@ -80,8 +80,8 @@ SlotValues Params() {
 }
 
 // The rules that quantize everything in one way; `swapped` is for a weight as lhs.
-InjectConfig Rules(const DotGeneral& config, const DotGeneral& swapped, QuantMode mode) {
-  DotGeneral conv;
+InjectConfig Rules(const DotGeneralConfig& config, const DotGeneralConfig& swapped, QuantMode mode) {
+  DotGeneralConfig conv;
   conv.fwd = config.fwd;
   InjectConfig rules;
   rules.rules.push_back({.ops = {"conv"}, .dot_general = conv});
@@ -111,7 +111,8 @@ struct Served {
 };
 
 Served Serve(const Kind& kind) {
-  const DotGeneral config = DotGeneralMake(kind.data, kind.weights), swapped = DotGeneralMake(kind.weights, kind.data);
+  const DotGeneralConfig config = DotGeneralMake(kind.data, kind.weights),
+                         swapped = DotGeneralMake(kind.weights, kind.data);
   const Program convert = *Inject(ModelOf(1), Rules(config, swapped, QuantMode::kConvert));
   return {Fold(convert, Params())->values, Rules(config, swapped, QuantMode::kServe)};
 }
@@ -243,7 +244,7 @@ int64_t PacksOfProjections(const InjectConfig& config) {
   return packs_of_lhs;
 }
 
-InjectConfig RulesFor(const DotGeneral& config, Arithmetic arithmetic) {
+InjectConfig RulesFor(const DotGeneralConfig& config, Arithmetic arithmetic) {
   InjectConfig rules;
   rules.rules.push_back({.rhs_origin = OperandOrigin::kParam, .dot_general = config});
   rules.semantics.arithmetic = arithmetic;
@@ -255,7 +256,7 @@ TEST(PreparedProgram, ProductsQuantizeOneArrayOnce) {
     for (const Kind& kind : kKinds) {
       SCOPED_TRACE(kind.name);
       if (!kind.data.quantized()) continue;
-      DotGeneral config = DotGeneralMake(kind.data, kind.weights);
+      DotGeneralConfig config = DotGeneralMake(kind.data, kind.weights);
       EXPECT_EQ(PacksOfProjections(RulesFor(config, arithmetic)), 1);
       config.fwd.hadamard = Hadamard{.block = 16};
       EXPECT_EQ(PacksOfProjections(RulesFor(config, arithmetic)), 1) << "rotated";

@@ -77,9 +77,10 @@ struct Product {
   Value Make(const Value& x, const Value& w) const {
     return is_conv() ? ops::Conv(x, w, conv_dims()) : ops::MatMul(x, w);
   }
-  DotGeneral config() const {
+  DotGeneralConfig config() const {
     if (is_conv()) return {.fwd = ConvGeneralDilatedMake(/*spatial_dims=*/2, 8, 8)};
-    DotGeneral config = DotGeneralMake(kind == Kind::kInt8 ? Bits(8) : std::nullopt, kind == Kind::kW4Groups ? 4 : 8);
+    DotGeneralConfig config =
+        DotGeneralMake(kind == Kind::kInt8 ? Bits(8) : std::nullopt, kind == Kind::kW4Groups ? 4 : 8);
     if (kind == Kind::kW4Groups) config.tiling = *DotTilingFromEinsum("mk,kn->mn", {{'k', 32}});
     return config;
   }

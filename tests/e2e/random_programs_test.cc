@@ -135,7 +135,7 @@ struct Model {
 
   // A rule's result for each side, for a model that quantizes itself.
   QuantizedDotOptions OptionsOf(const Step& step, QuantMode mode) const {
-    const DotGeneralRaw& fwd = step.problem.config.fwd;
+    const DotGeneralRawConfig& fwd = step.problem.config.fwd;
     QuantizedDotOptions options{
         .config = step.problem.config, .with_gradient = mode == QuantMode::kTrain, .semantics = step.problem.semantics};
     for (const Side side : {Side::kLhs, Side::kRhs}) {
@@ -228,7 +228,7 @@ ContractionProblem DrawProblem(Random& random, ContractionProblem (*draw)(Random
     if (problem.is_float() != is_float || (IsEmpty(problem) && !may_be_empty)) continue;
     if (semantics != nullptr) problem.semantics = *semantics;
     if (!is_float && has_states) {
-      DotGeneral with_states = problem.config;
+      DotGeneralConfig with_states = problem.config;
       AddStates(random, with_states);
       problem.config.fwd = with_states.fwd;
       if (!std::holds_alternative<ConvDims>(problem.dims)) problem.config = with_states;

@@ -13,7 +13,7 @@
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
 #include "aqt/io/file.h"
-#include "aqt/io/tensors/memory_source.h"
+#include "aqt/io/tensors/memory_tensor_source.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "serving/formats/quantization_config.h"
@@ -57,7 +57,7 @@ class FamilyTest : public ::testing::TestWithParam<std::string> {
       const DType dtype = record_.integers.contains(name) ? DType::kS64 : DType::kBF16;
       arrays.emplace_back(name, Array::Zeros(dtype, shape));
     }
-    source_ = std::make_unique<io::MemorySource>("model.safetensors", std::move(arrays));
+    source_ = std::make_unique<io::MemoryTensorSource>("model.safetensors", std::move(arrays));
     serving::RecipeSource recipe;
     recipe.preset = "w8a8_dynamic";
     plan_ = serving::MakePlan(*source_, *serving::ParseModelConfig(record_.config),
@@ -73,7 +73,7 @@ class FamilyTest : public ::testing::TestWithParam<std::string> {
   bool nothing_to_quantize() const { return record_.quantized.empty(); }
 
   FamilyRecord record_;
-  std::unique_ptr<io::MemorySource> source_;
+  std::unique_ptr<io::MemoryTensorSource> source_;
   absl::StatusOr<serving::Plan> plan_ = absl::UnknownError("no plan");
   PlanFacts facts_;
 };

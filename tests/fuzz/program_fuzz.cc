@@ -221,7 +221,7 @@ DotDims AnyDims(Bytes& bytes, const Shape& lhs, const Shape& rhs) {
   return dims;
 }
 
-DotGeneral AnyConfig(Bytes& bytes) {
+DotGeneralConfig AnyConfig(Bytes& bytes) {
   switch (bytes.Below(4)) {
     case 0: return FullyQuantized();  // draws random numbers in its gradient
     case 1: return DotGeneralMake(4, 8);
@@ -313,7 +313,7 @@ std::optional<AnyContraction> AnyComposite(Bytes& bytes, const Value& lhs, const
 }
 
 // The aval of the result, or the error.
-absl::StatusOr<Aval> OutOf(const AnyContraction& contraction, const DotGeneral& config) {
+absl::StatusOr<Aval> OutOf(const AnyContraction& contraction, const DotGeneralConfig& config) {
   const Aval& lhs = contraction.operands[0].aval();
   const Aval& rhs = contraction.operands[1].aval();
   if (const EinsumDims* einsum = std::get_if<EinsumDims>(&contraction.dims)) {
@@ -460,7 +460,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   CheckFolded(*program, values, params);
 
   InjectConfig config{.rules = {{.ops = {"dot_general", "ragged_dot", "einsum"}, .dot_general = DotGeneralMake(8, 8)},
-                                {.ops = {"conv"}, .dot_general = DotGeneral{.fwd = DotGeneralRawMake(8, 8)}}},
+                                {.ops = {"conv"}, .dot_general = DotGeneralConfig{.fwd = DotGeneralRawMake(8, 8)}}},
                       .strict = false};
   if (const absl::StatusOr<Program> injected = Inject(*program, config); Transformed(injected)) {
     CheckExpanded(*injected, values);

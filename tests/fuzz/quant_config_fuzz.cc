@@ -21,13 +21,13 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const absl::string_view text(reinterpret_cast<const char*>(data), size);
-  const absl::StatusOr<aqt::DotGeneral> config = aqt::DotGeneralFromText(text, "t");
+  const absl::StatusOr<aqt::DotGeneralConfig> config = aqt::DotGeneralFromText(text, "t");
   if (!config.ok()) {
     aqt::fuzz::CheckTextError(config.status(), text);
     return 0;
   }
   const std::string printed = aqt::ToText(*config);
-  const absl::StatusOr<aqt::DotGeneral> again = aqt::DotGeneralFromText(printed);
+  const absl::StatusOr<aqt::DotGeneralConfig> again = aqt::DotGeneralFromText(printed);
   AQT_CHECK(again.ok());
   AQT_CHECK(aqt::ToText(*again) == printed);
   AQT_CHECK(*again == *config || absl::StrContains(printed, "nan"));  // a NaN differs from itself

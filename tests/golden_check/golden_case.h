@@ -59,22 +59,22 @@ struct DecodeConfig {
 struct CastConfig {
   DType to;
 };
-struct DotGeneralConfig {
-  DotGeneral config;
+struct DotConfig {
+  DotGeneralConfig config;
   DotDims dims;
 };
 struct EinsumConfig {
   std::string equation;
-  DotGeneral config;
+  DotGeneralConfig config;
   // Whether the sides of `config` are the operands of the product rather than those of the equation.
   bool of_product = false;
 };
 struct ConvGeneralConfig {
-  DotGeneralRaw config;
+  DotGeneralRawConfig config;
   ConvDims dims;
 };
 struct RaggedDotConfig {
-  DotGeneralRaw config;
+  DotGeneralRawConfig config;
 };
 // Random numbers of a seed.
 struct RandomConfig {
@@ -90,13 +90,13 @@ struct Layer {
 };
 // Layers with kernels and biases numbered from 0.
 struct MlpConfig {
-  std::optional<DotGeneral> dot_general;  // null: the float product
+  std::optional<DotGeneralConfig> dot_general;  // null: the float product
   std::vector<Layer> layers;
 };
 // Layers quantized as in training, then served from frozen kernels, and from frozen scales of the activations if these
 // were calibrated.
 struct ServingConfig {
-  DotGeneral dot_general = {};
+  DotGeneralConfig dot_general = {};
   std::vector<Layer> layers = {};
   std::optional<int64_t> calibration_batches = std::nullopt;
   bool train_equals_serve = false;     // bit for bit
@@ -105,7 +105,7 @@ struct ServingConfig {
 // One contraction, trained or calibrated, converted and served. Each operand is a parameter or data. Parameters are
 // frozen by value and scale, data by the scale from their statistics.
 struct ServedDotConfig {
-  DotGeneral config = {};
+  DotGeneralConfig config = {};
   DotDims dims = {};
   bool lhs_is_param = false, rhs_is_param = false;
   int64_t calibration_batches = 0;
@@ -113,7 +113,7 @@ struct ServedDotConfig {
 };
 // Layers trained by stochastic gradient descent on the mean softmax cross entropy.
 struct TrainingConfig {
-  std::optional<DotGeneral> dot_general = std::nullopt;  // null: the float product
+  std::optional<DotGeneralConfig> dot_general = std::nullopt;  // null: the float product
   std::vector<Layer> layers = {};
   int64_t steps = 0, batch_size = 0;
   double learning_rate = 0, momentum = 0;
@@ -134,7 +134,7 @@ using CaseConfig = std::variant<
     RoundToFormatConfig,
     DecodeConfig,
     CastConfig,
-    DotGeneralConfig,
+    DotConfig,
     EinsumConfig,
     ConvGeneralConfig,
     RaggedDotConfig,

@@ -300,10 +300,10 @@ absl::Status UpdateFixedList(const io::FileSystem& fs, const GoldenSet& set, con
 // the backward passes of a case without gradients, and the s32 accumulator of a convolution.
 CaseConfig WithoutWhatHasNoEffect(const GoldenCase& golden_case) {
   CaseConfig config = *golden_case.config;
-  const auto drop_backward = [&](DotGeneral& dot) {
-    if (!golden_case.inputs.contains("g")) dot.dlhs = dot.drhs = DotGeneralRaw();
+  const auto drop_backward = [&](DotGeneralConfig& dot) {
+    if (!golden_case.inputs.contains("g")) dot.dlhs = dot.drhs = DotGeneralRawConfig();
   };
-  if (auto* dot = std::get_if<DotGeneralConfig>(&config)) drop_backward(dot->config);
+  if (auto* dot = std::get_if<DotConfig>(&config)) drop_backward(dot->config);
   if (auto* einsum = std::get_if<EinsumConfig>(&config)) drop_backward(einsum->config);
   if (auto* conv = std::get_if<ConvGeneralConfig>(&config); conv && conv->config.dg_accumulator_dtype == DType::kS32) {
     conv->config.dg_accumulator_dtype.reset();

@@ -168,10 +168,10 @@ bool ForEachQuantizer(GoldenCase& golden_case, const std::function<bool(Quantize
     any |= f(part);
     return absl::OkStatus();
   };
-  const auto dot_general = [&](DotGeneral& part) {
-    for (DotGeneralRaw* raw : {&part.fwd, &part.dlhs, &part.drhs}) {
+  const auto dot_general = [&](DotGeneralConfig& part) {
+    for (DotGeneralRawConfig* raw : {&part.fwd, &part.dlhs, &part.drhs}) {
       if (raw != &part.fwd && !gradients) continue;
-      for (Tensor* tensor : {&raw->lhs, &raw->rhs}) any |= f(tensor->quantizer);
+      for (TensorConfig* tensor : {&raw->lhs, &raw->rhs}) any |= f(tensor->quantizer);
     }
     return absl::OkStatus();
   };
@@ -225,8 +225,8 @@ TEST(Mutation, AScaleThatIsNotAppliedFails) {
   ASSERT_TRUE(set.ok()) << set.status();
   int seen = 0;
   for (GoldenCase& golden_case : set->families[0].cases) {
-    auto& config = std::get<DotGeneralConfig>(*golden_case.config).config;
-    const auto scaled = [](const Tensor& t) {
+    auto& config = std::get<DotConfig>(*golden_case.config).config;
+    const auto scaled = [](const TensorConfig& t) {
       return std::holds_alternative<IntSymmetric>(t.quantizer.numerics) && t.dequant_mode == DequantMode::kOutput;
     };
     if (!scaled(config.fwd.lhs) || !scaled(config.fwd.rhs)) continue;
@@ -305,7 +305,7 @@ TEST(Mutation, ATilingThatIsForgottenFails) {
   ASSERT_TRUE(set.ok()) << set.status();
   int tiled = 0, local = 0;
   for (GoldenCase& golden_case : set->families[0].cases) {
-    DotGeneral& config = std::get<DotGeneralConfig>(*golden_case.config).config;
+    DotGeneralConfig& config = std::get<DotConfig>(*golden_case.config).config;
     const bool quantized =
         IsQuantized(config.fwd.lhs.quantizer.numerics) || IsQuantized(config.fwd.rhs.quantizer.numerics);
     if (config.tiling.has_value() && quantized && !config.tiling->lhs.contraction_axes.empty()) {
@@ -340,7 +340,7 @@ TEST(BothWays, AFieldThatTheTextDropsFails) {
   for (const char* field :
        {"bits:", "preserve_max_val:", "clip:", "round:", "clip_gradient:", "exponent_bits:", "po2_scale:",
         "per_tensor:", "dequant_mode:", "calibration_mode:", "use_fwd_quant:", "lhs_mid_alpha:"}) {
-    const auto to_text = [&](const DotGeneral& config) { return Without(ToText(config), field); };
+    const auto to_text = [&](const DotGeneralConfig& config) { return Without(ToText(config), field); };
     int failures = 0;
     for (const GoldenFamily& family : set->families) {
       for (const GoldenCase& golden_case : family.cases) {
@@ -369,8 +369,8 @@ TEST(BothWays, TheReasonTellsWhichOne) {
     return Tensors{{"y", Array::Scalar(static_cast<float>(bits))}};
   };
   const auto reason = [&](int bits_of_text) {
-    const auto to_text = [&](const DotGeneral& config) {
-      DotGeneral other = config;
+    const auto to_text = [&](const DotGeneralConfig& config) {
+      DotGeneralConfig other = config;
       std::get<IntSymmetric>(other.fwd.lhs.quantizer.numerics).bits = bits_of_text;
       return ToText(other);
     };

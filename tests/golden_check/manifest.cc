@@ -124,8 +124,8 @@ absl::StatusOr<Tolerance> ToTolerance(const Json& json) {
 // For a contraction's operand the manifest has the scale dtype that was bound to its calibration. AQT 0.9.0 overwrites
 // it with the quantizer's own, which the manifest lacks. If the dtype of the recorded scale differs, the binding had no
 // effect.
-void DropIneffectiveScaleDTypes(DotGeneral& config, const std::vector<ExpectedTensor>& expected) {
-  const std::pair<absl::string_view, Tensor*> operands[] = {
+void DropIneffectiveScaleDTypes(DotGeneralConfig& config, const std::vector<ExpectedTensor>& expected) {
+  const std::pair<absl::string_view, TensorConfig*> operands[] = {
       {"fwd.lhs.scale", &config.fwd.lhs},   {"fwd.rhs.scale", &config.fwd.rhs},   {"dlhs.lhs.scale", &config.dlhs.lhs},
       {"dlhs.rhs.scale", &config.dlhs.rhs}, {"drhs.lhs.scale", &config.drhs.lhs}, {"drhs.rhs.scale", &config.drhs.rhs}};
   for (const auto& [name, operand] : operands) {
@@ -162,7 +162,7 @@ absl::StatusOr<GoldenCase> ToCase(const io::SafetensorsReader& reader, const Jso
   result.config = ParseConfig(result.feature, json.at("config"), result.inputs);
   if (!result.config.ok() && !absl::IsUnimplemented(result.config.status())) return annotate(result.config.status());
   if (result.config.ok()) {
-    if (auto* dot_general = std::get_if<DotGeneralConfig>(&*result.config); dot_general != nullptr) {
+    if (auto* dot_general = std::get_if<DotConfig>(&*result.config); dot_general != nullptr) {
       DropIneffectiveScaleDTypes(dot_general->config, result.expected);
     }
   }

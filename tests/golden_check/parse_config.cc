@@ -84,10 +84,10 @@ absl::StatusOr<StatefulConfig> ToStatefulConfig(const Json& json, const Tensors&
   return config;
 }
 
-absl::StatusOr<DotGeneralRaw> ToDotGeneralRaw(const Json& json, const Tensors& inputs) {
+absl::StatusOr<DotGeneralRawConfig> ToDotGeneralRaw(const Json& json, const Tensors& inputs) {
   AQT_RETURN_IF_ERROR(CheckFields(
       json, "contraction", {"lhs", "rhs", "dg_accumulator_dtype", "lhs_mid_alpha", "rhs_mid_alpha", "local_aqt"}));
-  DotGeneralRaw raw;
+  DotGeneralRawConfig raw;
   AQT_ASSIGN_OR_RETURN(raw.lhs, ToTensor(json.at("lhs"), inputs));
   AQT_ASSIGN_OR_RETURN(raw.rhs, ToTensor(json.at("rhs"), inputs));
   AQT_ASSIGN_OR_RETURN(raw.dg_accumulator_dtype, OptionalDType(json, "dg_accumulator_dtype"));
@@ -105,20 +105,21 @@ absl::StatusOr<DotGeneralRaw> ToDotGeneralRaw(const Json& json, const Tensors& i
 }
 
 // AQT reads use_fwd_quant only in dlhs.rhs and drhs.rhs. The library refuses it elsewhere.
-void DropUnreadFwdQuant(DotGeneral& config) {
-  for (Tensor* tensor : {&config.fwd.lhs, &config.fwd.rhs, &config.dlhs.lhs, &config.drhs.lhs}) {
+void DropUnreadFwdQuant(DotGeneralConfig& config) {
+  for (TensorConfig* tensor : {&config.fwd.lhs, &config.fwd.rhs, &config.dlhs.lhs, &config.drhs.lhs}) {
     tensor->use_fwd_quant = false;
   }
 }
 
 // AQT's convolution reads only the quantizers. The library refuses most other modes.
-void DropUnreadModes(DotGeneralRaw& config) {
-  for (Tensor* tensor : {&config.lhs, &config.rhs}) *tensor = Tensor{.quantizer = std::move(tensor->quantizer)};
+void DropUnreadModes(DotGeneralRawConfig& config) {
+  for (TensorConfig* tensor : {&config.lhs, &config.rhs})
+    *tensor = TensorConfig{.quantizer = std::move(tensor->quantizer)};
 }
 
 // `json` may have other fields, too.
-absl::StatusOr<DotGeneral> ToDotGeneral(const Json& json, const Tensors& inputs) {
-  DotGeneral config;
+absl::StatusOr<DotGeneralConfig> ToDotGeneral(const Json& json, const Tensors& inputs) {
+  DotGeneralConfig config;
   AQT_ASSIGN_OR_RETURN(config.fwd, ToDotGeneralRaw(json.at("fwd"), inputs));
   AQT_ASSIGN_OR_RETURN(config.dlhs, ToDotGeneralRaw(json.at("dlhs"), inputs));
   AQT_ASSIGN_OR_RETURN(config.drhs, ToDotGeneralRaw(json.at("drhs"), inputs));
@@ -127,11 +128,11 @@ absl::StatusOr<DotGeneral> ToDotGeneral(const Json& json, const Tensors& inputs)
 }
 
 // `json` is only a configuration; null is the float product.
-absl::StatusOr<std::optional<DotGeneral>> ToOptionalDotGeneral(const Json& json, const Tensors& inputs) {
-  if (json.is_null()) return std::optional<DotGeneral>();
+absl::StatusOr<std::optional<DotGeneralConfig>> ToOptionalDotGeneral(const Json& json, const Tensors& inputs) {
+  if (json.is_null()) return std::optional<DotGeneralConfig>();
   AQT_RETURN_IF_ERROR(CheckFields(json, "dot_general", {"fwd", "dlhs", "drhs"}));
-  AQT_ASSIGN_OR_RETURN(DotGeneral config, ToDotGeneral(json, inputs));
-  return std::optional<DotGeneral>(std::move(config));
+  AQT_ASSIGN_OR_RETURN(DotGeneralConfig config, ToDotGeneral(json, inputs));
+  return std::optional<DotGeneralConfig>(std::move(config));
 }
 
 DotDims ToDotDims(const Json& dims) {
@@ -141,12 +142,12 @@ DotDims ToDotDims(const Json& dims) {
           .rhs_batch = ToAxes(dims.at("rhs_batch"))};
 }
 
-absl::StatusOr<DotGeneralConfig> ToDotGeneralConfig(const Json& json, const Tensors& inputs) {
+absl::StatusOr<DotConfig> ToDotConfig(const Json& json, const Tensors& inputs) {
   // The last three describe the original's run.
   AQT_RETURN_IF_ERROR(CheckFields(
       json, "dot_general",
       {"fwd", "dlhs", "drhs", "dimension_numbers", "observed", "jit_forward_differs_in", "jit_forward_fails_with"}));
-  DotGeneralConfig config;
+  DotConfig config;
   AQT_ASSIGN_OR_RETURN(config.config, ToDotGeneral(json, inputs));
   config.dims = ToDotDims(json.at("dimension_numbers"));
   return config;
@@ -168,11 +169,12 @@ absl::StatusOr<TensorTiling> ToTensorTiling(const Json& json) {
 }
 
 // Like a contraction, except for the tiling and the place of the configuration; null is the float product.
-absl::StatusOr<DotGeneralConfig> ToTiledDotGeneralConfig(const Json& json, const Tensors& inputs) {
+absl::StatusOr<DotConfig> ToTiledDotConfig(const Json& json, const Tensors& inputs) {
   AQT_RETURN_IF_ERROR(CheckFields(json, "tiled_dot_general", {"dot_general", "tiling", "dimension_numbers"}));
-  DotGeneralConfig config;
-  AQT_ASSIGN_OR_RETURN(std::optional<DotGeneral> dot_general, ToOptionalDotGeneral(json.at("dot_general"), inputs));
-  config.config = std::move(dot_general).value_or(DotGeneral{});
+  DotConfig config;
+  AQT_ASSIGN_OR_RETURN(std::optional<DotGeneralConfig> dot_general,
+                       ToOptionalDotGeneral(json.at("dot_general"), inputs));
+  config.config = std::move(dot_general).value_or(DotGeneralConfig{});
   config.dims = ToDotDims(json.at("dimension_numbers"));
   const Json& tiling = json.at("tiling");
   AQT_RETURN_IF_ERROR(CheckFields(tiling, "tiling", {"lhs", "rhs"}));
@@ -271,7 +273,7 @@ absl::StatusOr<ServingConfig> ToCalibratedServingConfig(const Json& json, const 
   ServingConfig config{.calibration_batches = json.at("calibration_batches").get<int64_t>(),
                        .train_equals_serve = json.at("bitwise_train_equals_serve")};
   AQT_ASSIGN_OR_RETURN(config.dot_general, ToDotGeneral(json, inputs));
-  for (const Tensor* tensor : {&config.dot_general.fwd.lhs, &config.dot_general.fwd.rhs}) {
+  for (const TensorConfig* tensor : {&config.dot_general.fwd.lhs, &config.dot_general.fwd.rhs}) {
     const std::optional<Calibration>& calibration = tensor->quantizer.calibration;
     if (!calibration.has_value()) continue;
     // The names of the recorded statistics are those of the mean of maxima.
@@ -366,13 +368,13 @@ absl::StatusOr<CaseConfig> Parse(absl::string_view feature, const Json& json, co
     return NumericsConfig{std::move(numerics)};
   }
   if (feature == "dot_general" || feature == "dot_general_sr" || feature == "local_aqt") {
-    return ToDotGeneralConfig(json, inputs);
+    return ToDotConfig(json, inputs);
   }
   if (feature == "einsum" || feature == "aqt_einsum") return ToEinsumConfig(json, inputs, feature == "einsum");
-  if (feature == "tiled_dot_general") return ToTiledDotGeneralConfig(json, inputs);
+  if (feature == "tiled_dot_general") return ToTiledDotConfig(json, inputs);
   if (feature == "conv_general") return ToConvGeneralConfig(json, inputs);
   if (feature == "ragged_dot") {
-    DotGeneral config;
+    DotGeneralConfig config;
     AQT_ASSIGN_OR_RETURN(config.fwd, ToDotGeneralRaw(json, inputs));
     DropUnreadFwdQuant(config);
     return RaggedDotConfig{std::move(config.fwd)};

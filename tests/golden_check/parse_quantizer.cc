@@ -206,11 +206,11 @@ absl::StatusOr<Quantizer> ToQuantizer(const Json& json, const Tensors& inputs) {
   return quantizer;
 }
 
-absl::StatusOr<Tensor> ToTensor(const Json& json, const Tensors& inputs) {
+absl::StatusOr<TensorConfig> ToTensor(const Json& json, const Tensors& inputs) {
   AQT_RETURN_IF_ERROR(CheckFields(json, "operand",
                                   {"numerics", "calibration", "calibration_axes", "scale_stop_grad", "use_fwd_quant",
                                    "dequant_mode", "calibration_mode", "use_fake_quant"}));
-  Tensor tensor{.use_fwd_quant = json.at("use_fwd_quant")};
+  TensorConfig tensor{.use_fwd_quant = json.at("use_fwd_quant")};
   AQT_ASSIGN_OR_RETURN(tensor.quantizer, ToQuantizer(json, inputs));
   const std::string dequant = json.at("dequant_mode"), calibration = json.at("calibration_mode");
   if (dequant == "output") {

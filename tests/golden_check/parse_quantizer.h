@@ -45,7 +45,7 @@ absl::StatusOr<std::optional<Calibration>> ToCalibration(const Json& json, const
 // The fields that all quantizers have. Axes in the JSON become calib_shared_axes.
 absl::StatusOr<Quantizer> ToQuantizer(const Json& json, const Tensors& inputs);
 // The quantizer of one side of a contraction, with its modes.
-absl::StatusOr<Tensor> ToTensor(const Json& json, const Tensors& inputs);
+absl::StatusOr<TensorConfig> ToTensor(const Json& json, const Tensors& inputs);
 
 }  // namespace aqt::golden
 

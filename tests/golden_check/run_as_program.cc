@@ -43,7 +43,7 @@ Slot Param(absl::string_view name) { return {SlotKind::kParam, std::string(name)
 
 class ContractionProgram {
  public:
-  static absl::StatusOr<ContractionProgram> Make(const ContractionDims& dims, const DotGeneral& config,
+  static absl::StatusOr<ContractionProgram> Make(const ContractionDims& dims, const DotGeneralConfig& config,
                                                  const Tensors& inputs, const Semantics& semantics, Way way) {
     ContractionProgram self(dims, config, semantics, way);
     for (const char* name : {"lhs", "rhs"}) {
@@ -106,7 +106,7 @@ class ContractionProgram {
   }
 
  private:
-  ContractionProgram(const ContractionDims& dims, const DotGeneral& config, const Semantics& semantics, Way way)
+  ContractionProgram(const ContractionDims& dims, const DotGeneralConfig& config, const Semantics& semantics, Way way)
       : dims_(dims), config_(config), semantics_(semantics), way_(way) {}
 
   // The program in a mode, with output "out". With g, its first output is the loss whose gradient with respect to out
@@ -158,7 +158,7 @@ class ContractionProgram {
   }
 
   ContractionDims dims_;
-  DotGeneral config_;
+  DotGeneralConfig config_;
   Semantics semantics_;
   Way way_;
   SlotValues operands_, data_;
@@ -166,7 +166,7 @@ class ContractionProgram {
 
 // The reason why operands cannot be quantized ahead of time by design; null for any other error. A stored tensor has no
 // calibration bias, and with mid alphas each operand depends on the other one.
-std::optional<std::string> WhyNotFrozen(const absl::Status& status, const DotGeneral& config) {
+std::optional<std::string> WhyNotFrozen(const absl::Status& status, const DotGeneralConfig& config) {
   const bool has_mid_alphas = config.fwd.lhs_mid_alpha.has_value() || config.fwd.rhs_mid_alpha.has_value();
   if (!absl::IsUnimplemented(status) && !(has_mid_alphas && absl::IsInvalidArgument(status))) return std::nullopt;
   const std::vector<std::string> parts = absl::StrSplit(status.message(), "; operands ");  // and their places
@@ -175,8 +175,8 @@ std::optional<std::string> WhyNotFrozen(const absl::Status& status, const DotGen
 
 }  // namespace
 
-absl::StatusOr<Computed> RunAsProgram(const ContractionDims& dims, const DotGeneral& config, const Tensors& inputs,
-                                      const Semantics& semantics, Way way) {
+absl::StatusOr<Computed> RunAsProgram(const ContractionDims& dims, const DotGeneralConfig& config,
+                                      const Tensors& inputs, const Semantics& semantics, Way way) {
   AQT_ASSIGN_OR_RETURN(const ContractionProgram program,
                        ContractionProgram::Make(dims, config, inputs, semantics, way));
   const auto g = inputs.find("g");

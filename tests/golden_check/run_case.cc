@@ -68,15 +68,15 @@ absl::StatusOr<Array> RandomWords(int bits, const Key& key, const Shape& shape, 
 
 namespace {
 
-absl::StatusOr<Computed> RunContraction(const DotGeneralConfig& config, const Tensors& inputs,
-                                        const Semantics& semantics, Way way) {
+absl::StatusOr<Computed> RunContraction(const DotConfig& config, const Tensors& inputs, const Semantics& semantics,
+                                        Way way) {
   return RunAsProgram(config.dims, config.config, inputs, semantics, way);
 }
 absl::StatusOr<Computed> RunContraction(const EinsumConfig& config, const Tensors& inputs, const Semantics& semantics,
                                         Way way) {
   AQT_ASSIGN_OR_RETURN(const Array lhs, Input(inputs, "lhs"));
   AQT_ASSIGN_OR_RETURN(const Array rhs, Input(inputs, "rhs"));
-  AQT_ASSIGN_OR_RETURN(const DotGeneral sides, ConfigOfEquation(config, lhs.aval(), rhs.aval(), semantics));
+  AQT_ASSIGN_OR_RETURN(const DotGeneralConfig sides, ConfigOfEquation(config, lhs.aval(), rhs.aval(), semantics));
   return RunAsProgram(EinsumDims{config.equation}, sides, inputs, semantics, way);
 }
 absl::StatusOr<Computed> RunContraction(const ConvGeneralConfig& config, const Tensors& inputs,
@@ -100,7 +100,7 @@ absl::StatusOr<Computed> RunCase(const GoldenCase& golden_case, const Semantics&
           return Run(config, inputs, semantics, given, way);
         } else if constexpr (std::is_same_v<Config, MlpConfig> || std::is_same_v<Config, ServedDotConfig>) {
           return Run(config, inputs, semantics, way);
-        } else if constexpr (std::is_same_v<Config, DotGeneralConfig>) {
+        } else if constexpr (std::is_same_v<Config, DotConfig>) {
           if (way != Way::kPlan) return RunContraction(config, inputs, semantics, way);
           return Run(config, inputs, semantics, given);
         } else if constexpr (std::is_same_v<Config, EinsumConfig> || std::is_same_v<Config, ConvGeneralConfig> ||

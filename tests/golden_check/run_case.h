@@ -64,8 +64,7 @@ absl::StatusOr<Tensors> Run(const CeilToPo2Config& config, const Tensors& inputs
 absl::StatusOr<Tensors> Run(const RoundToFormatConfig& config, const Tensors& inputs);
 absl::StatusOr<Tensors> Run(const DecodeConfig& config, const Tensors& inputs);
 absl::StatusOr<Tensors> Run(const CastConfig& config, const Tensors& inputs);
-absl::StatusOr<Tensors> Run(const DotGeneralConfig& config, const Tensors& inputs, const Semantics& semantics,
-                            Given& given);
+absl::StatusOr<Tensors> Run(const DotConfig& config, const Tensors& inputs, const Semantics& semantics, Given& given);
 absl::StatusOr<Tensors> Run(const EinsumConfig& config, const Tensors& inputs, const Semantics& semantics);
 absl::StatusOr<Tensors> Run(const ConvGeneralConfig& config, const Tensors& inputs, const Semantics& semantics);
 absl::StatusOr<Tensors> Run(const RaggedDotConfig& config, const Tensors& inputs, const Semantics& semantics);
@@ -81,11 +80,11 @@ absl::StatusOr<Tensors> Run(const TrainingConfig& config, const Tensors& inputs,
                             Given& given, Way way);
 
 // A contraction of any kind as a program: trained, converted and served. `config` has the operands of the operation.
-absl::StatusOr<Computed> RunAsProgram(const ContractionDims& dims, const DotGeneral& config, const Tensors& inputs,
-                                      const Semantics& semantics, Way way);
+absl::StatusOr<Computed> RunAsProgram(const ContractionDims& dims, const DotGeneralConfig& config,
+                                      const Tensors& inputs, const Semantics& semantics, Way way);
 // The configuration with the operands of the equation.
-absl::StatusOr<DotGeneral> ConfigOfEquation(const EinsumConfig& config, const Aval& lhs, const Aval& rhs,
-                                            const Semantics& semantics);
+absl::StatusOr<DotGeneralConfig> ConfigOfEquation(const EinsumConfig& config, const Aval& lhs, const Aval& rhs,
+                                                  const Semantics& semantics);
 
 // Keeps a copy of everything.
 class Recorder final : public Observer {

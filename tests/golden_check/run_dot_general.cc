@@ -69,8 +69,7 @@ absl::StatusOr<DotOperand> Operand(const DotGeneralPlan& plan, Side side, const 
 
 }  // namespace
 
-absl::StatusOr<Tensors> Run(const DotGeneralConfig& config, const Tensors& inputs, const Semantics& semantics,
-                            Given& given) {
+absl::StatusOr<Tensors> Run(const DotConfig& config, const Tensors& inputs, const Semantics& semantics, Given& given) {
   AQT_ASSIGN_OR_RETURN(const Array lhs, Input(inputs, "lhs"));
   AQT_ASSIGN_OR_RETURN(const Array rhs, Input(inputs, "rhs"));
   AQT_ASSIGN_OR_RETURN(const Context context, MakeContext(inputs));

@@ -14,8 +14,8 @@
 
 namespace aqt::golden {
 
-absl::StatusOr<DotGeneral> ConfigOfEquation(const EinsumConfig& config, const Aval& lhs, const Aval& rhs,
-                                            const Semantics& semantics) {
+absl::StatusOr<DotGeneralConfig> ConfigOfEquation(const EinsumConfig& config, const Aval& lhs, const Aval& rhs,
+                                                  const Semantics& semantics) {
   if (!config.of_product) return config.config;
   AQT_ASSIGN_OR_RETURN(const EinsumPlan plan, EinsumPlan::Make(config.equation, DefaultUnquantizedConfig(), lhs, rhs,
                                                                {.semantics = semantics}));
@@ -28,7 +28,7 @@ absl::StatusOr<Tensors> Run(const EinsumConfig& config, const Tensors& inputs, c
   AQT_ASSIGN_OR_RETURN(const Array rhs, Input(inputs, "rhs"));
   AQT_ASSIGN_OR_RETURN(const Context context, MakeContext(inputs));
   const PlanOptions options{.semantics = semantics};
-  AQT_ASSIGN_OR_RETURN(const DotGeneral sides, ConfigOfEquation(config, lhs.aval(), rhs.aval(), semantics));
+  AQT_ASSIGN_OR_RETURN(const DotGeneralConfig sides, ConfigOfEquation(config, lhs.aval(), rhs.aval(), semantics));
   if (const auto g = inputs.find("g"); g != inputs.end()) {
     AQT_ASSIGN_OR_RETURN(DotGeneralGradients results,
                          QuantizedEinsumWithGradients(config.equation, sides, lhs, rhs, g->second, context, options));

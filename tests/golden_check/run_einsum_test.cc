@@ -22,7 +22,7 @@ TEST(ConfigOfEquation, OfAProductReachesIt) {
   const Aval lhs{DType::kF32, {2, 3}}, rhs{DType::kF32, {5, 2}};
   for (const Compat& compat : {Compat(), Compat::Original()}) {
     const Semantics semantics{.compat = compat};
-    const absl::StatusOr<DotGeneral> sides = ConfigOfEquation(config, lhs, rhs, semantics);
+    const absl::StatusOr<DotGeneralConfig> sides = ConfigOfEquation(config, lhs, rhs, semantics);
     ASSERT_TRUE(sides.ok()) << sides.status();
     const absl::StatusOr<EinsumPlan> plan =
         EinsumPlan::Make(config.equation, *sides, lhs, rhs, {.semantics = semantics});

@@ -77,7 +77,7 @@ absl::StatusOr<SlotValues> Params(const std::vector<Layer>& layers, const Tensor
 }
 
 // `program` with the layers quantized, or unchanged without a configuration. Each layer has its own rule and key.
-absl::StatusOr<Program> Quantized(const Program& program, const std::optional<DotGeneral>& dot_general,
+absl::StatusOr<Program> Quantized(const Program& program, const std::optional<DotGeneralConfig>& dot_general,
                                   const std::vector<Layer>& layers, const Semantics& semantics,
                                   QuantMode mode = QuantMode::kTrain, const SlotValues* frozen = nullptr) {
   if (!dot_general.has_value()) return program;
@@ -90,8 +90,8 @@ absl::StatusOr<Program> Quantized(const Program& program, const std::optional<Do
 
 // Keys for a run without gradients. A program that could be differentiated needs a key that only gradients use, so any
 // key will do.
-absl::StatusOr<SlotValues> ForwardKeys(const std::optional<DotGeneral>& dot_general, const std::vector<Layer>& layers,
-                                       const Tensors& inputs) {
+absl::StatusOr<SlotValues> ForwardKeys(const std::optional<DotGeneralConfig>& dot_general,
+                                       const std::vector<Layer>& layers, const Tensors& inputs) {
   AQT_ASSIGN_OR_RETURN(const Context context, MakeContext(inputs));
   const bool draws = dot_general.has_value() && (NeedsKey(dot_general->fwd.lhs.quantizer.numerics) ||
                                                  NeedsKey(dot_general->fwd.rhs.quantizer.numerics));

@@ -22,7 +22,7 @@ absl::StatusOr<Tensors> Run(const RaggedDotConfig& config, const Tensors& inputs
   AQT_ASSIGN_OR_RETURN(const Context context, MakeContext(inputs));
   const Array wide = Cast(group_sizes, DType::kS64);
   const std::vector<int64_t> sizes(wide.View<int64_t>().begin(), wide.View<int64_t>().end());
-  const DotGeneral dot_general{.fwd = config.config};
+  const DotGeneralConfig dot_general{.fwd = config.config};
   AQT_ASSIGN_OR_RETURN(Array out, QuantizedRaggedDot(dot_general, lhs, rhs, sizes, context, {.semantics = semantics}));
   Recorder recorder;
   AQT_ASSIGN_OR_RETURN(const Array observed, QuantizedRaggedDot(dot_general, lhs, rhs, sizes, context,

@@ -95,7 +95,7 @@ absl::Status CheckPreparedPlan(const ServedDotConfig& config, const std::vector<
   for (const Side side : {Side::kLhs, Side::kRhs}) {
     const int i = static_cast<int>(side);
     const Slot& slot = operands[i].slot;
-    const Tensor& tensor = side == Side::kLhs ? config.config.fwd.lhs : config.config.fwd.rhs;
+    const TensorConfig& tensor = side == Side::kLhs ? config.config.fwd.lhs : config.config.fwd.rhs;
     all_stateless = all_stateless && !HasState(tensor.quantizer);
     const Array& x = values.at(slot);
     sides[i].emplace(x);
@@ -105,7 +105,7 @@ absl::Status CheckPreparedPlan(const ServedDotConfig& config, const std::vector<
     sides[i].emplace(*prepared[i]);
   }
   // A plan prepares each operand separately, so without the mid scales that depend on both.
-  const DotGeneralRaw& fwd = config.config.fwd;
+  const DotGeneralRawConfig& fwd = config.config.fwd;
   if (!all_stateless || fwd.lhs_mid_alpha.has_value() || fwd.rhs_mid_alpha.has_value()) return absl::OkStatus();
   ArrayBuilder builder(plan.out_aval());
   AQT_RETURN_IF_ERROR(plan.Forward(*sides[0], *sides[1], context, builder.ref()));
@@ -155,7 +155,7 @@ absl::StatusOr<Tensors> Run(const ServedDotConfig& config, const Tensors& inputs
   SlotValues values = frozen;
   for (const auto& [slot, value] : params) {
     const Side side = slot.path == "lhs" ? Side::kLhs : Side::kRhs;
-    const Tensor& tensor = side == Side::kLhs ? config.config.fwd.lhs : config.config.fwd.rhs;
+    const TensorConfig& tensor = side == Side::kLhs ? config.config.fwd.lhs : config.config.fwd.rhs;
     values[slot] = IsQuantized(tensor.quantizer.numerics) ? Array::Zeros(value.dtype(), value.shape()) : value;
   }
   AQT_ASSIGN_OR_RETURN(const SlotValues served, Evaluate(way, serve, values, data));

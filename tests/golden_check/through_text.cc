@@ -21,8 +21,8 @@ absl::Status VisitNumerics(T& part, const PartVisitor& visitor) {
 }
 
 // Visits a contraction as the fwd of a configuration.
-absl::Status VisitRaw(DotGeneralRaw& raw, const PartVisitor& visitor) {
-  DotGeneral whole{.fwd = raw};
+absl::Status VisitRaw(DotGeneralRawConfig& raw, const PartVisitor& visitor) {
+  DotGeneralConfig whole{.fwd = raw};
   AQT_RETURN_IF_ERROR(visitor.dot_general(whole));
   raw = std::move(whole.fwd);
   return absl::OkStatus();
@@ -38,7 +38,7 @@ absl::Status Visit(RoundToFormatConfig& config, const PartVisitor& visitor) {
   config.format = fp.format;
   return absl::OkStatus();
 }
-absl::Status Visit(DotGeneralConfig& config, const PartVisitor& visitor) { return visitor.dot_general(config.config); }
+absl::Status Visit(DotConfig& config, const PartVisitor& visitor) { return visitor.dot_general(config.config); }
 absl::Status Visit(EinsumConfig& config, const PartVisitor& visitor) { return visitor.dot_general(config.config); }
 absl::Status Visit(ConvGeneralConfig& config, const PartVisitor& visitor) { return VisitRaw(config.config, visitor); }
 absl::Status Visit(RaggedDotConfig& config, const PartVisitor& visitor) { return VisitRaw(config.config, visitor); }
@@ -68,13 +68,13 @@ absl::Status VisitParts(CaseConfig& config, const PartVisitor& visitor) {
 }
 
 absl::StatusOr<CaseConfig> ThroughText(CaseConfig config, TextWriter to_text) {
-  const auto dot_general = [&](DotGeneral& part) -> absl::Status {
+  const auto dot_general = [&](DotGeneralConfig& part) -> absl::Status {
     AQT_ASSIGN_OR_RETURN(part, DotGeneralFromText(to_text(part)));
     return absl::OkStatus();
   };
   const auto quantizer = [&](Quantizer& part) -> absl::Status {
     // In this mode a bias is allowed, too.
-    DotGeneral whole{.fwd = {.lhs = {.quantizer = part, .dequant_mode = DequantMode::kThisInput}}};
+    DotGeneralConfig whole{.fwd = {.lhs = {.quantizer = part, .dequant_mode = DequantMode::kThisInput}}};
     AQT_RETURN_IF_ERROR(dot_general(whole));
     part = std::move(whole.fwd.lhs.quantizer);
     return absl::OkStatus();

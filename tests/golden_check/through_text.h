@@ -15,7 +15,7 @@ namespace aqt::golden {
 
 // The parts of a configuration.
 struct PartVisitor {
-  absl::FunctionRef<absl::Status(DotGeneral&)> dot_general;
+  absl::FunctionRef<absl::Status(DotGeneralConfig&)> dot_general;
   absl::FunctionRef<absl::Status(Quantizer&)> quantizer;
   absl::FunctionRef<absl::Status(Numerics&)> numerics;
 };
@@ -23,7 +23,7 @@ struct PartVisitor {
 // Stops at the first error.
 absl::Status VisitParts(CaseConfig& config, const PartVisitor& visitor);
 
-using TextWriter = absl::FunctionRef<std::string(const DotGeneral&)>;
+using TextWriter = absl::FunctionRef<std::string(const DotGeneralConfig&)>;
 
 // `config` with each part written by `to_text` and read by DotGeneralFromText; quantizers and numerics are written as
 // those of an operand. Errors: DotGeneralFromText's.

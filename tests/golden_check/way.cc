@@ -18,7 +18,7 @@ bool HasAnyOf(const GoldenCase& golden_case) {
   return golden_case.config.ok() && (std::holds_alternative<Configs>(*golden_case.config) || ...);
 }
 bool IsContraction(const GoldenCase& golden_case) {
-  return HasAnyOf<DotGeneralConfig, EinsumConfig, ConvGeneralConfig, RaggedDotConfig>(golden_case);
+  return HasAnyOf<DotConfig, EinsumConfig, ConvGeneralConfig, RaggedDotConfig>(golden_case);
 }
 bool IsModel(const GoldenCase& golden_case) {
   return HasAnyOf<MlpConfig, ServingConfig, ServedDotConfig, TrainingConfig>(golden_case);

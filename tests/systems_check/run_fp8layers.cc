@@ -37,8 +37,8 @@ absl::StatusOr<SystemValue> ToSystemValue(const Value& value) {
   return SystemValue(std::move(array));
 }
 
-Value One(const Shape& shape = {1}) { return ops::BroadcastTo(Operand(1.0).As(DType::kF32), shape); }
-Value Zeros(int64_t length) { return ops::BroadcastTo(Operand(0.0).As(DType::kF32), {length}); }
+Value One(const Shape& shape = {1}) { return ops::BroadcastTo(ValueOrNumber(1.0).As(DType::kF32), shape); }
+Value Zeros(int64_t length) { return ops::BroadcastTo(ValueOrNumber(0.0).As(DType::kF32), {length}); }
 // The state before the first step.
 Fp8TensorState Fresh(int64_t length) { return {One(), Zeros(length)}; }
 

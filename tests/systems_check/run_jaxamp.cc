@@ -79,7 +79,7 @@ Value Scan(Values in) {
       "scan",
       [](Values own) {
         const Value &x = own[0], &w = own[1];
-        Value carry = ops::BroadcastTo(Operand(0.0).As(DType::kF32), {w.dim(1)});
+        Value carry = ops::BroadcastTo(ValueOrNumber(0.0).As(DType::kF32), {w.dim(1)});
         for (int64_t i = 0; i < x.dim(0); ++i) {
           carry = carry + ops::Reshape(ops::MatMul(ops::Slice(x, {i, 0}, {i + 1, x.dim(1)}), w), {w.dim(1)});
         }
@@ -460,7 +460,7 @@ absl::StatusOr<SystemValue::Dict> RunScaler(const SystemCase& c) {
     AQT_ASSIGN_OR_RETURN(const std::vector<Array> in, InputsOf(c, {"x"}));
     AQT_ASSIGN_OR_RETURN(const Program loss, TraceOn(
                                                  [&](Values own) {
-                                                   return Outputs{square(own)[0], Operand(NAN).As(DType::kF32)};
+                                                   return Outputs{square(own)[0], ValueOrNumber(NAN).As(DType::kF32)};
                                                  },
                                                  in));
     AQT_ASSIGN_OR_RETURN(ScaledFunction f,

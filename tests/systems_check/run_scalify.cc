@@ -73,24 +73,24 @@ absl::StatusOr<Value> Unary(const Json& config, const Value& x) {
     return ops::Cast(x, dtype);
   }
   static const auto& functions =
-      *new std::map<std::string, Value (*)(const Operand&)>{{"neg", ops::Neg},
-                                                            {"abs", ops::Abs},
-                                                            {"sign", ops::Sign},
-                                                            {"exp", ops::Exp},
-                                                            {"log", ops::Log},
-                                                            {"sqrt", ops::Sqrt},
-                                                            {"is_finite", ops::IsFinite},
-                                                            {"sin", ops::Sin},
-                                                            {"cos", ops::Cos},
-                                                            {"tanh", ops::Tanh},
-                                                            {"stop_gradient", ops::StopGradient}};
+      *new std::map<std::string, Value (*)(const ValueOrNumber&)>{{"neg", ops::Neg},
+                                                                  {"abs", ops::Abs},
+                                                                  {"sign", ops::Sign},
+                                                                  {"exp", ops::Exp},
+                                                                  {"log", ops::Log},
+                                                                  {"sqrt", ops::Sqrt},
+                                                                  {"is_finite", ops::IsFinite},
+                                                                  {"sin", ops::Sin},
+                                                                  {"cos", ops::Cos},
+                                                                  {"tanh", ops::Tanh},
+                                                                  {"stop_gradient", ops::StopGradient}};
   const auto it = functions.find(op);
   if (it == functions.end()) return absl::UnimplementedError(absl::StrCat("operation ", op));
   return it->second(x);
 }
 
 absl::StatusOr<Value> Binary(const std::string& op, const Value& x, const Value& y) {
-  static const auto& functions = *new std::map<std::string, Value (*)(const Operand&, const Operand&)>{
+  static const auto& functions = *new std::map<std::string, Value (*)(const ValueOrNumber&, const ValueOrNumber&)>{
       {"add", ops::Add},      {"add_any", ops::Add}, {"sub", ops::Sub},        {"mul", ops::Mul},     {"div", ops::Div},
       {"max", ops::Max},      {"min", ops::Min},     {"eq", ops::Equal},       {"ne", ops::NotEqual}, {"lt", ops::Less},
       {"le", ops::LessEqual}, {"gt", ops::Greater},  {"ge", ops::GreaterEqual}};
@@ -399,7 +399,9 @@ absl::StatusOr<Dict> RunGraph(const SystemCase& c) {
       const Value e = ops::Exp(x - RowsKept(max));
       return std::vector<Value>{ops::Log(ops::Abs(ops::ReduceSum(e, {1}))) + max};
     }
-    const auto broadcast = [&](double number) { return ops::BroadcastTo(Operand(number).As(x.dtype()), x.shape()); };
+    const auto broadcast = [&](double number) {
+      return ops::BroadcastTo(ValueOrNumber(number).As(x.dtype()), x.shape());
+    };
     if (fn == "grad_mean_square") {
       const Value all = broadcast(1 / count);
       return std::vector<Value>{x * all + all * x};

@@ -79,7 +79,7 @@ class Step {
 
   std::vector<Layer> Backward() const {
     const DType dtype = x_.dtype();
-    const Value each = ops::BroadcastTo(Operand(-1.0 / static_cast<double>(x_.dim(0))).As(dtype), t_.shape());
+    const Value each = ops::BroadcastTo(ValueOrNumber(-1.0 / static_cast<double>(x_.dim(0))).As(dtype), t_.shape());
     const Value u = each * t_;
     const Value quotient = Column(ops::ReduceSum(-u, {1})) / sum_;
     const Value row = ops::ReduceSum(Widened(quotient), {1});
@@ -94,7 +94,7 @@ class Step {
       gradients[i].weight = ops::Transpose(ops::DotGeneral(rounded, lhs_[i], {{0}, {0}}), {1, 0});
       if (i == 0) break;
       const Value is_kept = ops::Equal(a_[i - 1], h_[i]), is_tie = ops::Equal(h_[i], 0.0);
-      const auto number = [&](double v) { return Operand(v).As(dtype); };
+      const auto number = [&](double v) { return ValueOrNumber(v).As(dtype); };
       const Value mask = ops::Select(is_kept, number(1), number(0)) / ops::Select(is_tie, number(2), number(1));
       g = ops::DotGeneral(rounded, rhs_[i], {{1}, {1}}) * mask;
     }

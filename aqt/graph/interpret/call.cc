@@ -97,7 +97,7 @@ class CallComposite : public Composite {
                          Trace(
                              [&](absl::Span<const Value> in) {
                                const std::vector<Value> out = Inline(body_, in.subspan(0, num_args));
-                               Value sum = Operand(0.0).As(DType::kF32);
+                               Value sum = ValueOrNumber(0.0).As(DType::kF32);
                                for (size_t i = 0; i < out.size(); ++i) {
                                  if (!IsFloat(out[i].dtype())) continue;
                                  sum = sum + ops::Cast(ops::ReduceSum(out[i] * in[num_args + i]), DType::kF32);

@@ -174,7 +174,7 @@ class Differentiator {
   // Seeds output 0 with 1 and walks back.
   absl::Status Backward() {
     const VarId loss = program_.outputs[0].var;
-    cotangents_[loss] = Operand(1.0).As(program_.aval(loss).dtype);
+    cotangents_[loss] = ValueOrNumber(1.0).As(program_.aval(loss).dtype);
     for (auto entry = tape_.rbegin(); entry != tape_.rend(); ++entry) {
       const Provenance provenance(absl::StrCat("grad(", program_.scope(*entry->eqn), ")"), entry->eqn->where);
       if (absl::Status status = Step(*entry); !status.ok()) return DescribeError(status, program_, *entry->eqn);
@@ -185,7 +185,7 @@ class Differentiator {
   Value CotangentOf(VarId var) const {
     if (cotangents_[var].has_value()) return *cotangents_[var];
     const Aval& aval = program_.aval(var);
-    return ops::BroadcastTo(Operand(0.0).As(aval.dtype), aval.shape);
+    return ops::BroadcastTo(ValueOrNumber(0.0).As(aval.dtype), aval.shape);
   }
 
  private:

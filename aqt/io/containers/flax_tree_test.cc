@@ -13,7 +13,7 @@
 #include "aqt/io/containers/open_container.h"
 #include "aqt/io/file.h"
 #include "aqt/io/tensors/checkpoint.h"
-#include "aqt/io/tensors/memory_source.h"
+#include "aqt/io/tensors/memory_tensor_source.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -63,7 +63,7 @@ std::vector<std::string> Described(const TensorSource& source) {
 
 // Exact: the tensors that a tree becomes.
 std::vector<std::string> Converted(Arrays arrays, std::vector<std::string>* warnings = nullptr) {
-  const MemorySource source("tree", std::move(arrays));
+  const MemoryTensorSource source("tree", std::move(arrays));
   const absl::StatusOr<std::unique_ptr<TensorSource>> tree = OpenFlaxTree(source);
   if (!tree.ok()) return {std::string(tree.status().message())};
   if (warnings != nullptr) *warnings = (*tree)->warnings();
@@ -130,9 +130,9 @@ TEST(FlaxTree, AShardedModelWithAnIndex) {
 }
 
 TEST(FlaxTree, WhatIsNotOne) {
-  EXPECT_FALSE(IsFlaxTree(MemorySource("tree", {{"a.kernel", Zeros({3})}})));
-  EXPECT_FALSE(IsFlaxTree(MemorySource("tree", {{"a.kernel", Zeros({3, 3})}, {"b.weight", Zeros({3, 3})}})));
-  EXPECT_TRUE(IsFlaxTree(MemorySource("tree", {{"a.kernel", Zeros({3, 3})}, {"b.bias", Zeros({3})}})));
+  EXPECT_FALSE(IsFlaxTree(MemoryTensorSource("tree", {{"a.kernel", Zeros({3})}})));
+  EXPECT_FALSE(IsFlaxTree(MemoryTensorSource("tree", {{"a.kernel", Zeros({3, 3})}, {"b.weight", Zeros({3, 3})}})));
+  EXPECT_TRUE(IsFlaxTree(MemoryTensorSource("tree", {{"a.kernel", Zeros({3, 3})}, {"b.bias", Zeros({3})}})));
 }
 
 }  // namespace

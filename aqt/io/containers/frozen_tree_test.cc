@@ -12,7 +12,7 @@
 #include "aqt/io/containers/open_container.h"
 #include "aqt/io/file.h"
 #include "aqt/io/tensors/checkpoint.h"
-#include "aqt/io/tensors/memory_source.h"
+#include "aqt/io/tensors/memory_tensor_source.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -112,7 +112,7 @@ Arrays Tree(const Shape& value, const Shape& scale, const Shape& kernel, DType d
 }
 
 std::string Refusal(Arrays arrays) {
-  const MemorySource tree("tree", std::move(arrays));
+  const MemoryTensorSource tree("tree", std::move(arrays));
   const absl::StatusOr<FrozenTree> frozen = OpenFrozenTree(tree);
   return frozen.ok() ? "accepted" : std::string(frozen.status().message());
 }
@@ -124,10 +124,10 @@ std::vector<int> Values(const TensorSource& source, const std::string& name) {
 }
 
 TEST(FrozenTree, ScalesSayWhichAxesAreOutputs) {
-  const auto open = [](const MemorySource& tree) { return *OpenFrozenTree(tree); };
+  const auto open = [](const MemoryTensorSource& tree) { return *OpenFrozenTree(tree); };
   const auto shape = [](const FrozenTree& tree, const char* name) { return tree.tensors->Find(name)->shape; };
   {  // Heads: [in, heads, size].
-    const MemorySource source("tree", Tree({2, 3, 4}, {1, 3, 4}, {2, 3, 4}));
+    const MemoryTensorSource source("tree", Tree({2, 3, 4}, {1, 3, 4}, {2, 3, 4}));
     const FrozenTree tree = open(source);
     EXPECT_EQ(shape(tree, "m.weight"), Shape({12, 2}));
     EXPECT_EQ(shape(tree, "m.weight_scale"), Shape({12, 1}));
@@ -135,19 +135,19 @@ TEST(FrozenTree, ScalesSayWhichAxesAreOutputs) {
                 ElementsAre(0, 12, 1, 13, 2, 14, 3, 15, 4, 16, 5, 17, 6, 18, 7, 19, 8, 20, 9, 21, 10, 22, 11, 23));
   }
   {  // Two axes of inputs: [heads, size, out].
-    const MemorySource source("tree", Tree({2, 2, 3}, {1, 1, 3}, {2, 2, 3}));
+    const MemoryTensorSource source("tree", Tree({2, 2, 3}, {1, 1, 3}, {2, 2, 3}));
     const FrozenTree tree = open(source);
     EXPECT_EQ(shape(tree, "m.weight"), Shape({3, 4}));
     EXPECT_THAT(Values(*tree.tensors, "m.weight"), ElementsAre(0, 3, 6, 9, 1, 4, 7, 10, 2, 5, 8, 11));
   }
   {  // [out, in].
-    const MemorySource source("tree", Tree({2, 3}, {2, 1}, {2, 3}));
+    const MemoryTensorSource source("tree", Tree({2, 3}, {2, 1}, {2, 3}));
     const FrozenTree tree = open(source);
     EXPECT_EQ(shape(tree, "m.weight"), Shape({2, 3}));
     EXPECT_THAT(Values(*tree.tensors, "m.weight"), ElementsAre(0, 1, 2, 3, 4, 5));
   }
   {  // Groups of inputs: [groups, size, out] of a kernel [in, out].
-    const MemorySource source("tree", Tree({2, 2, 3}, {2, 1, 3}, {4, 3}));
+    const MemoryTensorSource source("tree", Tree({2, 2, 3}, {2, 1, 3}, {4, 3}));
     const FrozenTree tree = open(source);
     EXPECT_EQ(shape(tree, "m.weight"), Shape({3, 4}));
     EXPECT_EQ(shape(tree, "m.weight_scale"), Shape({3, 2}));
@@ -156,7 +156,7 @@ TEST(FrozenTree, ScalesSayWhichAxesAreOutputs) {
     EXPECT_THAT(Values(*tree.tensors, "m.weight"), ElementsAre(0, 3, 6, 9, 1, 4, 7, 10, 2, 5, 8, 11));
   }
   {  // One scale.
-    const MemorySource source("tree", Tree({2, 3}, {1, 1}, {2, 3}, DType::kE4M3FN));
+    const MemoryTensorSource source("tree", Tree({2, 3}, {1, 1}, {2, 3}, DType::kE4M3FN));
     const FrozenTree tree = open(source);
     EXPECT_EQ(shape(tree, "m.weight_scale"), Shape({1}));
     EXPECT_EQ(tree.weights[0].units, FrozenWeight::kTensor);
@@ -172,7 +172,7 @@ TEST(FrozenTree, NamesOfOtherParameters) {
   arrays.emplace_back("params.conv.kernel", Counting(DType::kS8, {1, 2, 3, 2}));
   arrays.emplace_back("batch_stats.norm.mean", Counting(DType::kF32, {3}));
   arrays.emplace_back("aqt.m.AqtEinsum_0.AqtDotGeneral_0.qlhs.frozen.scale.0", Counting(DType::kF32, {1, 1}));
-  const MemorySource source("tree", std::move(arrays));
+  const MemoryTensorSource source("tree", std::move(arrays));
   const absl::StatusOr<FrozenTree> tree = OpenFrozenTree(source);
   ASSERT_TRUE(tree.ok()) << tree.status();
   EXPECT_THAT(Names(*tree->tensors),
@@ -189,7 +189,7 @@ TEST(FrozenTree, KernelsOfOtherNames) {
     Arrays arrays = Tree({2, 3}, {1, 3}, {2, 3});
     arrays[0].first = "params.m.w";
     arrays.emplace_back(second, Counting(DType::kF32, {3, 2}));
-    const MemorySource source("tree", std::move(arrays));
+    const MemoryTensorSource source("tree", std::move(arrays));
     return Names(*OpenFrozenTree(source)->tensors);
   };
   EXPECT_THAT(names("params.m.n.w"), ElementsAre("m.weight", "m.weight_scale", "m.n.w"));
@@ -198,8 +198,8 @@ TEST(FrozenTree, KernelsOfOtherNames) {
 }
 
 TEST(FrozenTree, WithoutTheFloatKernels) {
-  const MemorySource source("tree", {{"aqt.a.b.AqtDotGeneral_0.qrhs.value", Counting(DType::kS8, {2, 3})},
-                                     {"aqt.a.b.AqtDotGeneral_0.qrhs.scale", Counting(DType::kBF16, {1, 3})}});
+  const MemoryTensorSource source("tree", {{"aqt.a.b.AqtDotGeneral_0.qrhs.value", Counting(DType::kS8, {2, 3})},
+                                           {"aqt.a.b.AqtDotGeneral_0.qrhs.scale", Counting(DType::kBF16, {1, 3})}});
   const absl::StatusOr<FrozenTree> tree = OpenFrozenTree(source);
   ASSERT_TRUE(tree.ok()) << tree.status();
   EXPECT_THAT(Names(*tree->tensors), ElementsAre("a.b.weight", "a.b.weight_scale"));

@@ -6,7 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
-#include "aqt/io/tensors/memory_source.h"
+#include "aqt/io/tensors/memory_tensor_source.h"
 #include "aqt/io/tensors/tensor_spec.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -17,14 +17,14 @@ namespace {
 using ::testing::ElementsAre;
 using Code = absl::StatusCode;
 
-MemorySource TwoTensors() {
-  return MemorySource("memory",
-                      {{"b", Array::Of<int8_t>({1, 2, 3, 4, 5, 6}, {2, 3})}, {"a", Array::Of<float>({1.5f}, {1})}},
-                      {{"key", "value"}});
+MemoryTensorSource TwoTensors() {
+  return MemoryTensorSource(
+      "memory", {{"b", Array::Of<int8_t>({1, 2, 3, 4, 5, 6}, {2, 3})}, {"a", Array::Of<float>({1.5f}, {1})}},
+      {{"key", "value"}});
 }
 
 TEST(TensorSource, WhatItHolds) {
-  const MemorySource source = TwoTensors();
+  const MemoryTensorSource source = TwoTensors();
   EXPECT_EQ(source.path(), "memory");
   EXPECT_THAT(source.shard_names(), ElementsAre("memory"));
   EXPECT_EQ(source.shards()[0].metadata, (Metadata{{"key", "value"}}));
@@ -37,7 +37,7 @@ TEST(TensorSource, WhatItHolds) {
 }
 
 TEST(TensorSource, ReadsRangesInsideATensor) {
-  const MemorySource source = TwoTensors();
+  const MemoryTensorSource source = TwoTensors();
   const TensorInfo& b = *source.Find("b");
   std::vector<uint8_t> bytes(3);
   ASSERT_TRUE(source.Read(b, 3, absl::MakeSpan(bytes)).ok());
@@ -52,7 +52,7 @@ TEST(TensorSource, ReadsRangesInsideATensor) {
 }
 
 TEST(TensorSource, ReadsArrays) {
-  const MemorySource source = TwoTensors();
+  const MemoryTensorSource source = TwoTensors();
   EXPECT_TRUE(BitEqual(*source.ReadArray("b"), Array::Of<int8_t>({1, 2, 3, 4, 5, 6}, {2, 3})));
   EXPECT_TRUE(BitEqual(*source.ReadArray(*source.Find("a")), Array::Of<float>({1.5f}, {1})));
   const absl::Status missing = source.ReadArray("c").status();

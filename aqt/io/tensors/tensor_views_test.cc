@@ -17,7 +17,7 @@
 #include "aqt/core/array.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"
-#include "aqt/io/tensors/memory_source.h"
+#include "aqt/io/tensors/memory_tensor_source.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -56,7 +56,7 @@ Bytes ReadRange(const TensorSource& source, const std::string& name, int64_t beg
   return bytes;
 }
 
-std::unique_ptr<ViewSource> OneView(const MemorySource& base, const std::string& tensor, TensorView view) {
+std::unique_ptr<ViewSource> OneView(const MemoryTensorSource& base, const std::string& tensor, TensorView view) {
   absl::StatusOr<std::unique_ptr<ViewSource>> source =
       ViewSource::Create(base, {{base.Find(tensor), {std::move(view)}}});
   EXPECT_TRUE(source.ok()) << source.status();
@@ -87,7 +87,7 @@ TEST(TensorViews, RandomRangesOfRandomViews) {
     }
     const int64_t elements = view.first + (rows - 1) * view.row_step + (cols - 1) * view.col_step + 1 + pick(0, 3);
     const Array array = RandomBytes(dtype, {elements}, rng);
-    const MemorySource base("m", {{"before", RandomBytes(dtype, {3}, rng)}, {"whole", array}});
+    const MemoryTensorSource base("m", {{"before", RandomBytes(dtype, {3}, rng)}, {"whole", array}});
     const std::unique_ptr<ViewSource> source = OneView(base, "whole", view);
     ASSERT_EQ(source->tensors().size(), 2u);
     const TensorInfo& info = source->tensors()[1];
@@ -109,7 +109,7 @@ void ExpectSharedPanels(int64_t rows, int64_t cols, int64_t step) {
   constexpr int64_t kBlock = 301;
   std::mt19937 rng(8);
   const Array array = RandomBytes(DType::kF32, {cols, rows * step}, rng);
-  const MemorySource base("m", {{"whole", array}});
+  const MemoryTensorSource base("m", {{"whole", array}});
   const TensorView view{
       .name = "view", .shape = {rows, cols}, .first = step - 1, .row_step = step, .col_step = rows * step};
   const std::unique_ptr<ViewSource> source = OneView(base, "whole", view);
@@ -138,9 +138,9 @@ TEST(TensorViews, ColumnsThatAreReadInParts) {  // longer than what a thread rea
 }
 
 TEST(TensorViews, ViewsReplaceTheirTensor) {
-  const MemorySource base("m", {{"a", Array::Of<float>({1, 2}, {2})},
-                                {"all", Array::Of<float>({1, 2, 3, 4, 5, 6}, {2, 3})},
-                                {"z", Array::Of<float>({9}, {1})}});
+  const MemoryTensorSource base("m", {{"a", Array::Of<float>({1, 2}, {2})},
+                                      {"all", Array::Of<float>({1, 2, 3, 4, 5, 6}, {2, 3})},
+                                      {"z", Array::Of<float>({9}, {1})}});
   const auto source = *ViewSource::Create(
       base, {{base.Find("all"), {{.name = "second", .shape = {3}, .first = 3}, {.name = "first", .shape = {3}}}}});
   std::vector<std::string> names;
@@ -157,7 +157,8 @@ TEST(TensorViews, ViewsReplaceTheirTensor) {
 }
 
 TEST(TensorViews, MistakesAreNamed) {
-  const MemorySource base("m", {{"a", Array::Of<float>({1, 2}, {2})}, {"all", Array::Of<float>({1, 2, 3, 4}, {2, 2})}});
+  const MemoryTensorSource base(
+      "m", {{"a", Array::Of<float>({1, 2}, {2})}, {"all", Array::Of<float>({1, 2, 3, 4}, {2, 2})}});
   const auto error = [&](TensorView view) {
     view.name = view.name.empty() ? "view" : view.name;
     const absl::Status status = ViewSource::Create(base, {{base.Find("all"), {view}}}).status();

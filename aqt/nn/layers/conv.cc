@@ -11,7 +11,7 @@
 
 namespace aqt::nn {
 
-QuantizedDotOptions AqtConv(DotGeneralRaw config, QuantMode weights) {
+QuantizedDotOptions AqtConv(DotGeneralRawConfig config, QuantMode weights) {
   return {.config = {.fwd = std::move(config)}, .rhs_mode = weights, .with_gradient = weights == QuantMode::kTrain};
 }
 

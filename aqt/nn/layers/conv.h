@@ -16,7 +16,7 @@
 namespace aqt::nn {
 
 // For ConvOptions::conv: quantizes according to `config` (ConvGeneralDilatedMake); `weights` is the mode of the kernel.
-QuantizedDotOptions AqtConv(DotGeneralRaw config, QuantMode weights = QuantMode::kTrain);
+QuantizedDotOptions AqtConv(DotGeneralRawConfig config, QuantMode weights = QuantMode::kTrain);
 
 // The options of Conv.
 struct ConvOptions {

@@ -51,7 +51,7 @@ absl::StatusOr<Program> Cnn(const std::optional<QuantizedDotOptions>& conv) {
 
 InjectConfig Int8Convolutions(QuantMode mode) {
   InjectConfig config;
-  config.rules.push_back({.ops = {"conv"}, .dot_general = DotGeneral{.fwd = ConvGeneralDilatedMake(2, 8, 8)}});
+  config.rules.push_back({.ops = {"conv"}, .dot_general = DotGeneralConfig{.fwd = ConvGeneralDilatedMake(2, 8, 8)}});
   config.param_mode = mode;
   return config;
 }

@@ -12,7 +12,7 @@
 
 namespace aqt::nn {
 
-QuantizedDotOptions AqtDotGeneral(DotGeneral config, QuantMode weights) {
+QuantizedDotOptions AqtDotGeneral(DotGeneralConfig config, QuantMode weights) {
   return {.config = std::move(config), .rhs_mode = weights, .with_gradient = weights == QuantMode::kTrain};
 }
 

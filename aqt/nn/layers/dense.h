@@ -15,7 +15,7 @@
 namespace aqt::nn {
 
 // For the options of layers: quantizes according to `config`; `weights` is the mode of the kernel.
-QuantizedDotOptions AqtDotGeneral(DotGeneral config, QuantMode weights = QuantMode::kTrain);
+QuantizedDotOptions AqtDotGeneral(DotGeneralConfig config, QuantMode weights = QuantMode::kTrain);
 
 // The options of Dense.
 struct DenseOptions {

@@ -138,7 +138,7 @@ TEST(DenseTest, Errors) {
                     {{{SlotKind::kData, "x"}, {DType::kF32, {2, 3}}}}),
               FailsWith(absl::StatusCode::kInvalidArgument,
                         {"param \"fc1/kernel\"", "f32[3,5]", "f32[5,5]", "dense_test.cc:"}));
-  DotGeneral illegal = FullyQuantized();
+  DotGeneralConfig illegal = FullyQuantized();
   illegal.fwd.lhs.calibration_mode = CalibrationMode::kRemainingAxis;
   EXPECT_THAT(traced({2, 3}, {.features = 3, .dot_general = AqtDotGeneral(illegal)}),
               FailsWith(absl::StatusCode::kInvalidArgument, {"aqt_dot_general [fc1]: fwd.lhs", "dense_test.cc:"}));

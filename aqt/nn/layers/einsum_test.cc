@@ -92,7 +92,7 @@ absl::StatusOr<Program> Layer(const std::optional<QuantizedDotOptions>& einsum) 
 }
 
 TEST(EinsumTest, ExplicitAndInjectedQuantizationGiveTheSameText) {
-  const DotGeneral config = DotGeneralMake(8, 8, {.bwd_bits = 8});
+  const DotGeneralConfig config = DotGeneralMake(8, 8, {.bwd_bits = 8});
   for (const QuantMode mode : {QuantMode::kTrain, QuantMode::kConvert, QuantMode::kServe}) {
     InjectConfig rules;
     rules.rules.push_back({.ops = {"einsum"}, .dot_general = config});

@@ -68,7 +68,7 @@ Initializer Zeros() {
 Initializer Ones() {
   return [](const Aval& aval, Key) {
     const SuspendTrace suspended;
-    return *ops::BroadcastTo(Operand(1.0).As(aval.dtype), aval.shape).ToArray();
+    return *ops::BroadcastTo(ValueOrNumber(1.0).As(aval.dtype), aval.shape).ToArray();
   };
 }
 

@@ -150,7 +150,7 @@ Value StepsDone(const Value& t, int64_t begin, int64_t steps, DType dtype) {
   return ops::Cast(ops::Min(ops::Max(since, 0.0), static_cast<double>(steps)), dtype);
 }
 
-Value Rate(double rate, const Value&, DType dtype) { return Operand(rate).As(dtype); }
+Value Rate(double rate, const Value&, DType dtype) { return ValueOrNumber(rate).As(dtype); }
 
 Value Rate(const PolynomialSchedule& s, const Value& t, DType dtype) {
   Value left =
@@ -181,7 +181,7 @@ Value Rate(const ExponentialSchedule& s, const Value& t, DType dtype) {
 }
 
 Value Rate(const PiecewiseConstantSchedule& s, const Value& t, DType dtype) {
-  Value rate = Operand(s.init_value).As(dtype);
+  Value rate = ValueOrNumber(s.init_value).As(dtype);
   for (const auto& [boundary, scale] : s.boundaries_and_scales) {
     rate = ops::Select(ops::Less(t, static_cast<double>(boundary)), rate, rate * scale);
   }

@@ -19,7 +19,7 @@
 #include "aqt/graph/program.h"
 #include "aqt/graph/trace.h"
 #include "aqt/io/file.h"
-#include "aqt/io/tensors/memory_source.h"
+#include "aqt/io/tensors/memory_tensor_source.h"
 #include "aqt/io/tensors/safetensors.h"
 #include "aqt/stored/dequantized_source.h"
 #include "aqt/stored/stored_config.h"
@@ -44,7 +44,7 @@ Slot Stat(const std::string& path) { return {SlotKind::kStat, path}; }
 
 // A program with these inputs, all unused.
 Program WithInputs(const std::vector<Input>& inputs) {
-  return *Trace([](absl::Span<const Value>) { return std::vector<Value>{Operand(1.0).As(DType::kF32)}; }, inputs);
+  return *Trace([](absl::Span<const Value>) { return std::vector<Value>{ValueOrNumber(1.0).As(DType::kF32)}; }, inputs);
 }
 
 // {{1, 2, 3}, {4, 5, 6}} for "[2,3]".
@@ -62,10 +62,10 @@ std::vector<float> Numbers(const Array& array) {
 
 // A linear layer of torch, [out, in] in bf16, as a kernel [in, out] in f32.
 TEST(WeightsMapTest, TransposesAndWidens) {
-  const io::MemorySource source("model", {{"fc1.weight", Counting(DType::kBF16, {2, 3})},
-                                          {"fc1.bias", Counting(DType::kF32, {2})},
-                                          {"fc2.weight", Counting(DType::kBF16, {1, 2})},
-                                          {"fc2.bias", Counting(DType::kF32, {1})}});
+  const io::MemoryTensorSource source("model", {{"fc1.weight", Counting(DType::kBF16, {2, 3})},
+                                                {"fc1.bias", Counting(DType::kF32, {2})},
+                                                {"fc2.weight", Counting(DType::kBF16, {1, 2})},
+                                                {"fc2.bias", Counting(DType::kF32, {1})}});
   const Program program = WithInputs({{Param("mlp/fc1/kernel"), {DType::kF32, {3, 2}}},
                                       {Param("mlp/fc1/bias"), {DType::kF32, {2}}},
                                       {Param("mlp/fc2/kernel"), {DType::kF32, {2, 1}}},
@@ -85,9 +85,9 @@ TEST(WeightsMapTest, TransposesAndWidens) {
 
 // One tensor with queries, keys and values, for two heads of one number each; a statistic; unused tensors.
 TEST(WeightsMapTest, SlicesReshapesAndIgnores) {
-  const io::MemorySource source("model", {{"h.3.attn.qkv", Counting(DType::kF32, {3, 6})},
-                                          {"h.3.norm.running_mean", Counting(DType::kF32, {2})},
-                                          {"h.3.mask", Counting(DType::kS32, {2})}});
+  const io::MemoryTensorSource source("model", {{"h.3.attn.qkv", Counting(DType::kF32, {3, 6})},
+                                                {"h.3.norm.running_mean", Counting(DType::kF32, {2})},
+                                                {"h.3.mask", Counting(DType::kS32, {2})}});
   const Program program = WithInputs({{Param("h3/q"), {DType::kF32, {3, 2, 1}}},
                                       {Param("h3/k"), {DType::kF32, {2, 3}}},
                                       {Param("h3/v"), {DType::kF32, {3, 2}}},
@@ -113,9 +113,9 @@ TEST(WeightsMapTest, SlicesReshapesAndIgnores) {
 
 // A checkpoint of bitsandbytes: the map sees only float tensors.
 TEST(WeightsMapTest, QuantizedCheckpoints) {
-  const io::MemorySource stored("model", {{"fc1.weight", Array::Of<int8_t>({127, -127, 0, 127}, {2, 2})},
-                                          {"fc1.SCB", Array::Of<float>({2, 3}, {2})},
-                                          {"fc1.bias", Counting(DType::kF32, {2})}});
+  const io::MemoryTensorSource stored("model", {{"fc1.weight", Array::Of<int8_t>({127, -127, 0, 127}, {2, 2})},
+                                                {"fc1.SCB", Array::Of<float>({2, 3}, {2})},
+                                                {"fc1.bias", Counting(DType::kF32, {2})}});
   stored::StoredConfig config;
   config.where = "config.json";
   config.method = "bitsandbytes";
@@ -132,12 +132,12 @@ TEST(WeightsMapTest, QuantizedCheckpoints) {
 }
 
 TEST(WeightsMapTest, ReportsEverythingAtOnce) {
-  const io::MemorySource source("model", {{"a", Counting(DType::kF32, {2, 3})},
-                                          {"b", Counting(DType::kF32, {4})},
-                                          {"c", Counting(DType::kF32, {4})},
-                                          {"d", Counting(DType::kF32, {4})},
-                                          {"e", Counting(DType::kF32, {4})},
-                                          {"left", Counting(DType::kBF16, {4})}});
+  const io::MemoryTensorSource source("model", {{"a", Counting(DType::kF32, {2, 3})},
+                                                {"b", Counting(DType::kF32, {4})},
+                                                {"c", Counting(DType::kF32, {4})},
+                                                {"d", Counting(DType::kF32, {4})},
+                                                {"e", Counting(DType::kF32, {4})},
+                                                {"left", Counting(DType::kBF16, {4})}});
   const Program program = WithInputs({{Param("a"), {DType::kF32, {2, 2}}},
                                       {Param("b"), {DType::kBF16, {4}}},
                                       {Param("c"), {DType::kF32, {4}}},
@@ -171,7 +171,7 @@ TEST(WeightsMapTest, ReportsEverythingAtOnce) {
 }
 
 TEST(WeightsMapTest, RulesThatDoNotFitATensor) {
-  const io::MemorySource source("model", {{"w", Counting(DType::kF32, {4, 6})}});
+  const io::MemoryTensorSource source("model", {{"w", Counting(DType::kF32, {4, 6})}});
   const Program program = WithInputs({{Param("w"), {DType::kF32, {4, 6}}}});
   const auto wrong = [&](WeightRule rule) {
     rule.tensor = "w";
@@ -194,7 +194,7 @@ TEST(WeightsMapTest, RulesThatDoNotFitATensor) {
 }
 
 TEST(WeightsMapTest, WrongMaps) {
-  const io::MemorySource source("model", {});
+  const io::MemoryTensorSource source("model", {});
   const Program program = WithInputs({});
   const auto fails = [&](const WeightsMap& map, std::vector<std::string> parts) {
     EXPECT_THAT(CheckWeights(map, source, program), FailsWith(absl::StatusCode::kInvalidArgument, parts));
@@ -207,7 +207,7 @@ TEST(WeightsMapTest, WrongMaps) {
 }
 
 TEST(WeightsMapTest, RoundsOnlyWhereAsked) {
-  const io::MemorySource source("model", {{"w", Array::Of<float>({1.00390625f, 3e38f}, {2})}});
+  const io::MemoryTensorSource source("model", {{"w", Array::Of<float>({1.00390625f, 3e38f}, {2})}});
   const Program program = WithInputs({{Param("w"), {DType::kBF16, {2}}}});
   const WeightsMap map = {.rules = {{.tensor = "w", .slot = Param("w"), .cast = true}}};
   const absl::StatusOr<SlotValues> values = LoadWeights(map, source, program);
@@ -218,7 +218,7 @@ TEST(WeightsMapTest, RoundsOnlyWhereAsked) {
 TEST(WeightsMapTest, SavingErrors) {
   const io::FileSystem& fs = io::LocalFileSystem();
   const std::string path = ::testing::TempDir() + "/saving_errors.safetensors";
-  const io::MemorySource source("model", {{"w", Counting(DType::kF16, {2})}});
+  const io::MemoryTensorSource source("model", {{"w", Counting(DType::kF16, {2})}});
   const Program program = WithInputs({{Param("w"), {DType::kF32, {2}}}});
   const WeightsMap map = {.rules = {{.tensor = "w", .slot = Param("w")}}};
   EXPECT_THAT(SaveWeights(map, source, program, {}, fs, path),
@@ -235,7 +235,7 @@ TEST(WeightsMapTest, SavingErrors) {
 
 // New values are written back in the tensors' own form; tensors that no rule uses are unchanged.
 TEST(WeightsMapTest, SavesWhatWasTrained) {
-  const io::MemorySource source(
+  const io::MemoryTensorSource source(
       "model", {{"qkv", Counting(DType::kBF16, {6, 2})}, {"step", Counting(DType::kS32, {1})}}, {{"format", "pt"}});
   const Program program = WithInputs({{Param("v"), {DType::kF32, {2, 2}}}});
   const WeightsMap map = {
@@ -303,7 +303,7 @@ TEST(WeightsMapTest, RoundTripsGiveTheSameBytes) {
     }
     for (int64_t t = 0; t < num_tensors; ++t) map.rules.push_back({.tensor = absl::StrCat("layer.", t, ".weight")});
     const Program program = WithInputs(inputs);
-    const io::MemorySource source("model", arrays, {{"round", absl::StrCat(round)}});
+    const io::MemoryTensorSource source("model", arrays, {{"round", absl::StrCat(round)}});
     const absl::StatusOr<SlotValues> values = LoadWeights(map, source, program);
     ASSERT_THAT(values, IsOk());
     ASSERT_EQ(values->size(), inputs.size());

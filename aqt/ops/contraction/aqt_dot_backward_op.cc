@@ -111,7 +111,7 @@ class BackwardOp : public DotOp, public HasFields<DotBackwardFields> {
   Value Gradient(Side side, absl::Span<const Value> in, std::vector<Value>& next) const {
     const bool lhs = side == Side::kLhs;
     const Side other = Other(side);
-    const DotGeneralRaw& raw = lhs ? dot_->config.dlhs : dot_->config.drhs;
+    const DotGeneralRawConfig& raw = lhs ? dot_->config.dlhs : dot_->config.drhs;
     const DType dtype = dot_->plan().out_aval().dtype;
     const GradientPlan& plan = dot_->engine().gradient(side);
     if (plan.is_zero) return Zeros(dot_->aval(side));

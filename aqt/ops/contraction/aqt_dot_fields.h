@@ -25,7 +25,7 @@ namespace aqt::internal {
 struct ContractionFields {
   Aval lhs, rhs;
   PlannedDims dims;
-  std::optional<DotGeneral> config = std::nullopt;
+  std::optional<DotGeneralConfig> config = std::nullopt;
   // Only with a config.
   Semantics semantics = {};
   QuantMode lhs_mode = QuantMode::kTrain, rhs_mode = QuantMode::kTrain;

@@ -25,19 +25,19 @@ namespace {
 using Plan = decltype(AqtDot::Impl::door);
 
 // A convolution has no quantized gradients: a configuration of them would be ignored.
-absl::Status CheckConvConfig(const DotGeneral& config) {
+absl::Status CheckConvConfig(const DotGeneralConfig& config) {
   const auto error = [](absl::string_view field, absl::string_view why) {
     return absl::InvalidArgumentError(
         absl::StrCat("conv_general: the configuration sets ", field, ", but ", why, ": leave it out"));
   };
   constexpr absl::string_view kGradients = "the gradients of a convolution are not quantized";
-  if (config.dlhs != DotGeneralRaw{}) return error("dlhs", kGradients);
-  if (config.drhs != DotGeneralRaw{}) return error("drhs", kGradients);
+  if (config.dlhs != DotGeneralRawConfig{}) return error("dlhs", kGradients);
+  if (config.drhs != DotGeneralRawConfig{}) return error("drhs", kGradients);
   if (config.tiling.has_value()) return error("tiling", "a convolution has no tiles");
   return absl::OkStatus();
 }
 
-absl::StatusOr<Plan> MakePlan(const DotGeneral& config, const Aval& lhs, const Aval& rhs, const PlannedDims& dims,
+absl::StatusOr<Plan> MakePlan(const DotGeneralConfig& config, const Aval& lhs, const Aval& rhs, const PlannedDims& dims,
                               const PlanOptions& options) {
   if (const DotDims* dot = std::get_if<DotDims>(&dims)) {
     return DotGeneralPlan::Make(config, lhs, rhs, *dot, options);
@@ -49,7 +49,9 @@ absl::StatusOr<Plan> MakePlan(const DotGeneral& config, const Aval& lhs, const A
   return RaggedDotPlan::Make(config, lhs, rhs, options);
 }
 
-bool HasState(const DotGeneralRaw& raw) { return aqt::HasState(raw.lhs.quantizer) || aqt::HasState(raw.rhs.quantizer); }
+bool HasState(const DotGeneralRawConfig& raw) {
+  return aqt::HasState(raw.lhs.quantizer) || aqt::HasState(raw.rhs.quantizer);
+}
 
 bool HasBias(const Quantizer& quantizer) {
   const Constant* constant =
@@ -59,7 +61,7 @@ bool HasBias(const Quantizer& quantizer) {
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<const AqtDot::Impl>> AqtDot::Impl::Make(const DotGeneral& config, const Aval& lhs,
+absl::StatusOr<std::shared_ptr<const AqtDot::Impl>> AqtDot::Impl::Make(const DotGeneralConfig& config, const Aval& lhs,
                                                                        const Aval& rhs, const PlannedDims& dims,
                                                                        const Semantics& semantics, const Modes& modes,
                                                                        PlanPasses passes) {
@@ -84,11 +86,12 @@ absl::StatusOr<std::shared_ptr<const AqtDot::Impl>> AqtDot::Impl::MakeFloat(cons
   if (std::holds_alternative<DotDims>(dims)) return Make({}, lhs, rhs, dims, {}, {});
   AQT_ASSIGN_OR_RETURN(Plan plan, MakePlan({}, lhs, rhs, dims, {}));
   return std::make_shared<const Impl>(
-      Impl{std::move(plan), dims, DotGeneral(), Modes(), std::string(KindOf(dims)), DescribeDims(dims)});
+      Impl{std::move(plan), dims, DotGeneralConfig(), Modes(), std::string(KindOf(dims)), DescribeDims(dims)});
 }
 
-absl::StatusOr<AqtDot> AqtDot::Make(const DotGeneral& config, const Aval& lhs, const Aval& rhs, const PlannedDims& dims,
-                                    const Semantics& semantics, const Modes& modes, PlanPasses passes) {
+absl::StatusOr<AqtDot> AqtDot::Make(const DotGeneralConfig& config, const Aval& lhs, const Aval& rhs,
+                                    const PlannedDims& dims, const Semantics& semantics, const Modes& modes,
+                                    PlanPasses passes) {
   AQT_ASSIGN_OR_RETURN(std::shared_ptr<const Impl> impl, Impl::Make(config, lhs, rhs, dims, semantics, modes, passes));
   return AqtDot(std::move(impl));
 }
@@ -194,8 +197,8 @@ Value AqtDot::StaticScale(Side side, absl::Span<const Value> statistics) const {
 
 namespace ops {
 
-Value AqtDotGeneral(const Operand& lhs, const Operand& rhs, const DotDims& dims, const aqt::DotGeneral& config,
-                    const std::optional<Value>& key, const Semantics& semantics) {
+Value AqtDotGeneral(const ValueOrNumber& lhs, const ValueOrNumber& rhs, const DotDims& dims,
+                    const aqt::DotGeneralConfig& config, const std::optional<Value>& key, const Semantics& semantics) {
   const std::vector<Value> operands = {lhs.As(DType::kF32), rhs.As(DType::kF32)};
   for (const Value& operand : operands) {
     if (!operand.status().ok()) return operand;

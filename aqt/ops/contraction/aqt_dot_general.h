@@ -62,10 +62,10 @@ class AqtDot {
   // Errors as for DotGeneralPlan::Make, ConvGeneralPlan::Make and RaggedDotPlan::Make. A convolution is configured by
   // config.fwd; InvalidArgument for dlhs, drhs or tiling, which it does not have.
   // With kForwardOnly its operations have no gradient, and dlhs and drhs are not planned.
-  static absl::StatusOr<AqtDot> Make(const DotGeneral& config, const Aval& lhs, const Aval& rhs,
+  static absl::StatusOr<AqtDot> Make(const DotGeneralConfig& config, const Aval& lhs, const Aval& rhs,
                                      const PlannedDims& dims, const Semantics& semantics, const Modes& modes,
                                      PlanPasses passes = PlanPasses::kForwardAndBackward);
-  static absl::StatusOr<AqtDot> Make(const DotGeneral& config, const Aval& lhs, const Aval& rhs,
+  static absl::StatusOr<AqtDot> Make(const DotGeneralConfig& config, const Aval& lhs, const Aval& rhs,
                                      const PlannedDims& dims, const Semantics& semantics = {}) {
     return Make(config, lhs, rhs, dims, semantics, Modes());
   }
@@ -127,8 +127,9 @@ namespace ops {
 
 // Make and Apply. Operands have one dtype: f32, bf16 or f16. FailedPrecondition for calibrations with state:
 // QuantizedDot (quantized_dot.h) finds their statistics.
-Value AqtDotGeneral(const Operand& lhs, const Operand& rhs, const DotDims& dims, const aqt::DotGeneral& config,
-                    const std::optional<Value>& key = std::nullopt, const Semantics& semantics = {});
+Value AqtDotGeneral(const ValueOrNumber& lhs, const ValueOrNumber& rhs, const DotDims& dims,
+                    const aqt::DotGeneralConfig& config, const std::optional<Value>& key = std::nullopt,
+                    const Semantics& semantics = {});
 
 }  // namespace ops
 }  // namespace aqt

@@ -95,7 +95,7 @@ TEST(AqtDotGeneralTest, IsTheOneShotFunction) {
 }
 
 TEST(AqtDotGeneralTest, ErrorsNameOperationScopeAndRemedy) {
-  const auto traced = [](const DotGeneral& config, DType dtype, bool with_key, bool grad) -> absl::Status {
+  const auto traced = [](const DotGeneralConfig& config, DType dtype, bool with_key, bool grad) -> absl::Status {
     absl::StatusOr<Program> program = TraceWith(
         [&](In in) {
           const NamedScope scope("fc1");
@@ -110,13 +110,13 @@ TEST(AqtDotGeneralTest, ErrorsNameOperationScopeAndRemedy) {
   EXPECT_THAT(traced(FullyQuantized(), DType::kF32, false, true),
               FailsWith(absl::StatusCode::kFailedPrecondition,
                         {"aqt_dot_general [fc1]", "no key", "aqt_dot_general_test.cc:"}));
-  DotGeneral noisy = FullyQuantized();
+  DotGeneralConfig noisy = FullyQuantized();
   std::get<IntSymmetric>(noisy.fwd.lhs.quantizer.numerics).noise = Noise{};
   EXPECT_THAT(traced(noisy, DType::kF32, false, false),
               FailsWith(absl::StatusCode::kFailedPrecondition, {"aqt_dot_general [fc1]", "give it a key"}));
   EXPECT_THAT(traced(FullyQuantized(), DType::kF64, true, false),
               FailsWith(absl::StatusCode::kInvalidArgument, {"aqt_dot_general [fc1]", "f64[3,4], f64[4,2]"}));
-  DotGeneral illegal = FullyQuantized();
+  DotGeneralConfig illegal = FullyQuantized();
   illegal.fwd.lhs.calibration_mode = CalibrationMode::kRemainingAxis;
   EXPECT_THAT(traced(illegal, DType::kF32, true, false),
               FailsWith(absl::StatusCode::kInvalidArgument, {"aqt_dot_general [fc1]: fwd.lhs", "REMAINING_AXIS"}));
@@ -139,8 +139,8 @@ TEST(AqtDotGeneralTest, AnOperandQuantizedBeforeHasNoGradient) {
 
 // Equal names and attributes mean the same computation, even if a qvalue has the dtype of the operand.
 TEST(AqtDotGeneralTest, ProgramTextTellsScalesFromQuantizedOperands) {
-  DotGeneral config = DotGeneralMake(8, 8);
-  for (Tensor* tensor : {&config.fwd.lhs, &config.fwd.rhs}) {
+  DotGeneralConfig config = DotGeneralMake(8, 8);
+  for (TensorConfig* tensor : {&config.fwd.lhs, &config.fwd.rhs}) {
     std::get<IntSymmetric>(tensor->quantizer.numerics).dtype = std::nullopt;
   }
   config.fwd.dg_accumulator_dtype = std::nullopt;
@@ -181,17 +181,17 @@ TEST(AqtDotGeneralTest, HasNoSecondDerivative) {
 TEST(AqtDotGeneralTest, QuantizeRefuses) {
   const Problem problem = Int8MatMul();
   const Value x(problem.rhs);
-  const auto quantized = [&](const DotGeneral& config) {
+  const auto quantized = [&](const DotGeneralConfig& config) {
     absl::StatusOr<AqtDot> dot = AqtDot::Make(config, problem.lhs.aval(), problem.rhs.aval(), problem.dims);
     EXPECT_THAT(dot, IsOk());
     return dot->Quantize(Side::kRhs, x, std::nullopt, std::source_location::current()).value.status();
   };
   EXPECT_THAT(quantized(DefaultUnquantizedConfig()),
               FailsWith(absl::StatusCode::kInvalidArgument, {"aqt_quantize: fwd.rhs is not quantized", "TRAIN"}));
-  DotGeneral noisy = FullyQuantized();
+  DotGeneralConfig noisy = FullyQuantized();
   std::get<IntSymmetric>(noisy.fwd.rhs.quantizer.numerics).noise = Noise{};
   EXPECT_THAT(quantized(noisy), FailsWith(absl::StatusCode::kFailedPrecondition, {"aqt_quantize", "key"}));
-  DotGeneral biased = FullyQuantized({.use_fwd_quant = false}).value();
+  DotGeneralConfig biased = FullyQuantized({.use_fwd_quant = false}).value();
   biased.fwd.rhs.quantizer.calibration = Constant{.bound = 1.0, .bias = 0.5};
   biased.fwd.rhs.dequant_mode = DequantMode::kThisInput;
   biased.fwd.dg_accumulator_dtype = std::nullopt;

@@ -47,7 +47,7 @@ namespace aqt {
 struct AqtDot::Impl {
   std::variant<DotGeneralPlan, ConvGeneralPlan, RaggedDotPlan> door;
   PlannedDims dims;
-  DotGeneral config;
+  DotGeneralConfig config;
   AqtDot::Modes modes;
   std::string name;  // of the operation without gradient
   std::string attributes;
@@ -58,12 +58,12 @@ struct AqtDot::Impl {
   const internal::ContractionPlan& engine() const { return internal::EngineOf(plan()); }
   const RaggedDotPlan* ragged() const { return std::get_if<RaggedDotPlan>(&door); }
   bool is_conv() const { return std::holds_alternative<ConvGeneralPlan>(door); }
-  bool is_float() const { return config == DotGeneral{}; }
+  bool is_float() const { return config == DotGeneralConfig{}; }
 
   // AqtDot::Make and MakeFloat.
-  static absl::StatusOr<std::shared_ptr<const Impl>> Make(const DotGeneral& config, const Aval& lhs, const Aval& rhs,
-                                                          const PlannedDims& dims, const Semantics& semantics,
-                                                          const AqtDot::Modes& modes,
+  static absl::StatusOr<std::shared_ptr<const Impl>> Make(const DotGeneralConfig& config, const Aval& lhs,
+                                                          const Aval& rhs, const PlannedDims& dims,
+                                                          const Semantics& semantics, const AqtDot::Modes& modes,
                                                           PlanPasses passes = PlanPasses::kForwardAndBackward);
   static absl::StatusOr<std::shared_ptr<const Impl>> MakeFloat(const Aval& lhs, const Aval& rhs,
                                                                const PlannedDims& dims);
@@ -81,7 +81,7 @@ struct AqtDot::Impl {
   }
 
   const Aval& aval(Side side) const { return side == Side::kLhs ? plan().lhs_aval() : plan().rhs_aval(); }
-  const Tensor& forward(Side side) const { return side == Side::kLhs ? config.fwd.lhs : config.fwd.rhs; }
+  const TensorConfig& forward(Side side) const { return side == Side::kLhs ? config.fwd.lhs : config.fwd.rhs; }
   const std::optional<internal::TiledDot>& tiled() const { return engine().forward().tiled; }
   // The aval that is quantized: the tiled one if there is a tiling.
   const Aval& inner_aval(Side side) const { return engine().forward().side(side).x; }
@@ -105,7 +105,7 @@ Value UntileProduct(const AqtDot::Impl& dot, const Value& product);
 Value TileProductGradient(const AqtDot::Impl& dot, const Value& g);
 
 // Mid scales have no expansion in basic operations.
-inline bool HasMidAlphas(const DotGeneralRaw& raw) {
+inline bool HasMidAlphas(const DotGeneralRawConfig& raw) {
   return raw.lhs_mid_alpha.has_value() || raw.rhs_mid_alpha.has_value();
 }
 

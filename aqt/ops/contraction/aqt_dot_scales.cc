@@ -86,7 +86,7 @@ ScalePassing BackwardScales(const Impl& dot, size_t num_operands, size_t num_upd
   ScalePassing result{.keeps = std::vector<bool>(num_operands, false), .quantizes = !dot.is_float()};
   bool keeps_g = true, keeps_side[] = {true, true};
   for (const Side side : kSides) {
-    const DotGeneralRaw& raw = side == Side::kLhs ? dot.config.dlhs : dot.config.drhs;
+    const DotGeneralRawConfig& raw = side == Side::kLhs ? dot.config.dlhs : dot.config.drhs;
     bool& keeps_other = keeps_side[static_cast<int>(Other(side))];
     const bool uses_qvalue = dot.engine().gradient(side).other == OtherOperand::kForwardQvalue;
     const bool g_follows = FollowsItsTensor(raw.lhs.quantizer, compat) && !HasMidAlphas(raw);

@@ -27,7 +27,7 @@ inline Array KeyArray(uint32_t seed) { return Array::Of<uint32_t>({0, seed}, {2}
 // One contraction: configuration and operands.
 struct Problem {
   Semantics semantics;
-  DotGeneral config;
+  DotGeneralConfig config;
   DotDims dims;
   Array lhs, rhs;
 };

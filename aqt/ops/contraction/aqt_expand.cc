@@ -181,7 +181,7 @@ struct ExpandedSide {
 
 // The axes that share a scale, unless the quantizer names others. In a convolution: all except the example (lhs) or the
 // output channel (rhs).
-Axes SharedBy(const Tensor& tensor, const ProductGeometry& geometry, Side side, int64_t rank) {
+Axes SharedBy(const TensorConfig& tensor, const ProductGeometry& geometry, Side side, int64_t rank) {
   if (!geometry.windows.has_value()) {
     return CalibrationAxes(tensor.calibration_mode, OperandAxesOf(geometry.dims, side, rank));
   }
@@ -190,7 +190,7 @@ Axes SharedBy(const Tensor& tensor, const ProductGeometry& geometry, Side side, 
   return axes;
 }
 
-ExpandedSide ExpandSide(const Tensor& tensor, const ProductSide& in, const ProductGeometry& geometry, Side side,
+ExpandedSide ExpandSide(const TensorConfig& tensor, const ProductSide& in, const ProductGeometry& geometry, Side side,
                         DType dtype, const Semantics& semantics) {
   ExpandedSide out;
   out.quantized = in.prepared.has_value()
@@ -204,7 +204,7 @@ ExpandedSide ExpandSide(const Tensor& tensor, const ProductSide& in, const Produ
   return out;
 }
 
-bool Scales(const Tensor& tensor, const ExpandedSide& side, DequantMode mode) {
+bool Scales(const TensorConfig& tensor, const ExpandedSide& side, DequantMode mode) {
   return side.quantized.scale.has_value() && tensor.dequant_mode == mode;
 }
 
@@ -298,13 +298,13 @@ Value ExpandSums(const ExpandedMeeting& meeting, const Value& lhs, const Value& 
   return SumOf(lhs, rhs, geometry.dims);
 }
 
-Value Zeros(const Aval& aval) { return ops::BroadcastTo(Operand(0.0).As(aval.dtype), aval.shape); }
+Value Zeros(const Aval& aval) { return ops::BroadcastTo(ValueOrNumber(0.0).As(aval.dtype), aval.shape); }
 
 Value Dequantized(const Quantizer& quantizer, const Value& qvalue, const Value& scale, DType dtype) {
   return FromF32(HeldDequantized(qvalue, {scale}, BiasOf(quantizer, dtype), dtype), dtype);
 }
 
-ExpandedProduct ExpandGradientProduct(const DotGeneralRaw& config, const ProductSide& lhs, const ProductSide& rhs,
+ExpandedProduct ExpandGradientProduct(const DotGeneralRawConfig& config, const ProductSide& lhs, const ProductSide& rhs,
                                       const ExpandedMeeting& meeting, DType dtype, const Semantics& semantics_in) {
   Semantics semantics = semantics_in;
   semantics.weight_only = WeightOnly::kFloat;
@@ -324,7 +324,7 @@ ExpandedProduct ExpandGradientProduct(const DotGeneralRaw& config, const Product
   return result;
 }
 
-ExpandedProduct ExpandProduct(const DotGeneralRaw& config, const ProductSide& lhs_in, const ProductSide& rhs_in,
+ExpandedProduct ExpandProduct(const DotGeneralRawConfig& config, const ProductSide& lhs_in, const ProductSide& rhs_in,
                               const ExpandedMeeting& meeting, DType dtype, const Semantics& semantics) {
   const ProductGeometry& geometry = meeting.geometry;
   const DotDims& dims = geometry.dims;

@@ -89,14 +89,14 @@ struct ExpandedProduct {
   QuantizedValue lhs, rhs;
 };
 // One product without gradient. Operands and result have `dtype`.
-ExpandedProduct ExpandProduct(const DotGeneralRaw& config, const ProductSide& lhs, const ProductSide& rhs,
+ExpandedProduct ExpandProduct(const DotGeneralRawConfig& config, const ProductSide& lhs, const ProductSide& rhs,
                               const ExpandedMeeting& meeting, DType dtype, const Semantics& semantics);
 // The same for a product of a gradient, whose float operands LocalAqt may cut; the quantized operands are then the cut
 // ones.
-ExpandedProduct ExpandGradientProduct(const DotGeneralRaw& config, const ProductSide& lhs, const ProductSide& rhs,
+ExpandedProduct ExpandGradientProduct(const DotGeneralRawConfig& config, const ProductSide& lhs, const ProductSide& rhs,
                                       const ExpandedMeeting& meeting, DType dtype, const Semantics& semantics);
 
-// x rotated as DotGeneralRaw::hadamard rotates an operand with these axes; x itself without a hadamard.
+// x rotated as DotGeneralRawConfig::hadamard rotates an operand with these axes; x itself without a hadamard.
 Value Rotated(const std::optional<Hadamard>& hadamard, const Value& x, const kernels::OperandAxes& axes);
 
 // qvalue * scale - the bias of the quantizer's calibration, if it has one; rounded to `dtype`.

@@ -1,4 +1,5 @@
-// DotGeneralRaw::hadamard in basic operations: the butterflies of aqt/kernels/quantize/hadamard.h, in their order.
+// DotGeneralRawConfig::hadamard in basic operations: the butterflies of aqt/kernels/quantize/hadamard.h, in their
+// order.
 
 #include <cstdint>
 #include <optional>

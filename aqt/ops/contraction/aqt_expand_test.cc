@@ -259,7 +259,7 @@ TEST(AqtDotGeneralTest, PreparedSidesGiveTheSameBits) {
     const Problem problem = RandomDotProblem(random);
     absl::StatusOr<AqtDot> dot =
         AqtDot::Make(problem.config, problem.lhs.aval(), problem.rhs.aval(), problem.dims, problem.semantics);
-    const auto quantized = [](const Tensor& tensor) {
+    const auto quantized = [](const TensorConfig& tensor) {
       return !std::holds_alternative<NoNumerics>(tensor.quantizer.numerics);
     };
     if (!IsSmall(problem) || !dot.ok() || !quantized(problem.config.fwd.lhs) || !quantized(problem.config.fwd.rhs))

@@ -39,8 +39,8 @@ using Values = std::vector<Value>;
 using In = absl::Span<const Value>;
 using Draw = ContractionProblem (*)(Random&);
 
-bool ConfigHasState(const DotGeneral& config) {
-  for (const DotGeneralRaw* raw : {&config.fwd, &config.dlhs, &config.drhs}) {
+bool ConfigHasState(const DotGeneralConfig& config) {
+  for (const DotGeneralRawConfig* raw : {&config.fwd, &config.dlhs, &config.drhs}) {
     if (HasState(raw->lhs.quantizer) || HasState(raw->rhs.quantizer)) return true;
   }
   return false;
@@ -53,7 +53,7 @@ class ContractionModesTest : public ::testing::TestWithParam<Draw> {
     ContractionProblem problem = GetParam()(random);
     if (problem.is_float()) return std::nullopt;
     const bool has_gradients = !std::holds_alternative<ConvDims>(problem.dims);
-    DotGeneral states = problem.config;
+    DotGeneralConfig states = problem.config;
     AddStates(random, states);
     problem.config.fwd = states.fwd;
     if (has_gradients) problem.config = states;

@@ -72,8 +72,8 @@ inline Numerics RandomNumerics(Random& random, bool backward) {
   return n;
 }
 
-inline Tensor RandomTensor(Random& random, bool backward) {
-  Tensor tensor;
+inline TensorConfig RandomTensor(Random& random, bool backward) {
+  TensorConfig tensor;
   tensor.quantizer.numerics = RandomNumerics(random, backward);
   if (random.Below(8) == 0) {
     tensor.quantizer.calibration = Constant{.bound = random.Uniform(0.5, 3)};
@@ -100,8 +100,8 @@ inline Tensor RandomTensor(Random& random, bool backward) {
   return tensor;
 }
 
-inline DotGeneralRaw RandomRaw(Random& random, bool backward) {
-  DotGeneralRaw raw;
+inline DotGeneralRawConfig RandomRaw(Random& random, bool backward) {
+  DotGeneralRawConfig raw;
   raw.lhs = RandomTensor(random, backward);
   raw.rhs = RandomTensor(random, backward);
   if (backward) raw.rhs.use_fwd_quant = random.Below(3) == 0;
@@ -116,8 +116,8 @@ inline DotGeneralRaw RandomRaw(Random& random, bool backward) {
 }
 
 // Rotates some of the contractions.
-inline void AddHadamards(Random& random, DotGeneral& config) {
-  for (DotGeneralRaw* raw : {&config.fwd, &config.dlhs, &config.drhs}) {
+inline void AddHadamards(Random& random, DotGeneralConfig& config) {
+  for (DotGeneralRawConfig* raw : {&config.fwd, &config.dlhs, &config.drhs}) {
     const bool quantizes = IsQuantized(raw->lhs.quantizer.numerics) || IsQuantized(raw->rhs.quantizer.numerics);
     if (!quantizes || random.Below(3) != 0) continue;
     raw->hadamard = Hadamard{.block = int64_t{2} << random.Below(5)};
@@ -125,9 +125,9 @@ inline void AddHadamards(Random& random, DotGeneral& config) {
 }
 
 // Gives calibrations with state to some of the six operands.
-inline void AddStates(Random& random, DotGeneral& config) {
-  for (DotGeneralRaw* raw : {&config.fwd, &config.dlhs, &config.drhs}) {
-    for (Tensor* tensor : {&raw->lhs, &raw->rhs}) {
+inline void AddStates(Random& random, DotGeneralConfig& config) {
+  for (DotGeneralRawConfig* raw : {&config.fwd, &config.dlhs, &config.drhs}) {
+    for (TensorConfig* tensor : {&raw->lhs, &raw->rhs}) {
       if (random.Below(2) == 0) continue;
       tensor->quantizer.calib_shared_axes.axes = {};
       switch (random.Below(3)) {
@@ -166,12 +166,12 @@ inline absl::StatusOr<Program> ExpandFully(const Program& program) {
 // One contraction of any kind: configuration and operands.
 struct ContractionProblem {
   Semantics semantics = {};
-  DotGeneral config = {};
+  DotGeneralConfig config = {};
   ContractionDims dims = {};
   Array lhs = {}, rhs = {};
   std::optional<Array> group_sizes = std::nullopt;
 
-  bool is_float() const { return config == DotGeneral{}; }
+  bool is_float() const { return config == DotGeneralConfig{}; }
   std::string ToString() const {
     std::string text = absl::StrCat(KindOf(dims), " ", lhs.aval().ToString(), " x ", rhs.aval().ToString());
     if (group_sizes.has_value()) absl::StrAppend(&text, " groups ", ContentsText(*group_sizes));
@@ -330,7 +330,7 @@ inline Problem RandomDotProblem(Random& random) {
   if (random.Below(4) == 0) {
     problem.config.dlhs.local_aqt = LocalAqt{.contraction_axis_shard_count = 1 + random.Below(4)};
     problem.config.drhs.local_aqt = LocalAqt{.contraction_axis_shard_size = 1, .tile_largest_shape = true};
-    for (DotGeneralRaw* raw : {&problem.config.dlhs, &problem.config.drhs}) {
+    for (DotGeneralRawConfig* raw : {&problem.config.dlhs, &problem.config.drhs}) {
       raw->lhs.quantizer.calib_shared_axes = raw->rhs.quantizer.calib_shared_axes = {};
     }
   }
@@ -383,7 +383,7 @@ inline ContractionProblem RandomConvProblem(Random& random) {
   problem.dims = dims;
   if (random.Below(4) != 0) {
     problem.config.fwd = RandomRaw(random, /*backward=*/false);
-    for (Tensor* tensor : {&problem.config.fwd.lhs, &problem.config.fwd.rhs}) {
+    for (TensorConfig* tensor : {&problem.config.fwd.lhs, &problem.config.fwd.rhs}) {
       tensor->calibration_mode = CalibrationMode::kContractingAxis;
       if (tensor->dequant_mode == DequantMode::kOtherInput) tensor->dequant_mode = DequantMode::kOutput;
     }

@@ -110,15 +110,15 @@ std::optional<ContractionDims> ContractionOf(const Op& op) {
 
 namespace ops {
 
-Value Conv(const Operand& lhs, const Operand& rhs, const ConvDims& dims) {
+Value Conv(const ValueOrNumber& lhs, const ValueOrNumber& rhs, const ConvDims& dims) {
   return Float({lhs.As(DType::kF32), rhs.As(DType::kF32)}, dims, lhs.where());
 }
 
-Value RaggedDot(const Operand& lhs, const Operand& rhs, const Operand& group_sizes) {
+Value RaggedDot(const ValueOrNumber& lhs, const ValueOrNumber& rhs, const ValueOrNumber& group_sizes) {
   return Float({lhs.As(DType::kF32), rhs.As(DType::kF32), group_sizes.As(DType::kS32)}, RaggedDims(), lhs.where());
 }
 
-Value Einsum(absl::string_view equation, const Operand& lhs, const Operand& rhs) {
+Value Einsum(absl::string_view equation, const ValueOrNumber& lhs, const ValueOrNumber& rhs) {
   const Value a = lhs.As(DType::kF32), b = rhs.As(DType::kF32);
   for (const Value& operand : {a, b}) {
     if (!operand.status().ok()) return operand;

@@ -45,19 +45,19 @@ namespace ops {
 // Operands have one dtype f32, bf16 or f16; they are summed in f32 in the order of rhs's elements and rounded once.
 // Zeros of the padding are included. The gradients are those of ConvGeneralPlan. Poisoned: InvalidArgument, as
 // ConvGeneralPlan::Make.
-Value Conv(const Operand& lhs, const Operand& rhs, const ConvDims& dims = {});
+Value Conv(const ValueOrNumber& lhs, const ValueOrNumber& rhs, const ConvDims& dims = {});
 
 // The ragged contraction of quant/contraction/ragged_dot.h, as one equation "ragged_dot".
 //   lhs [m,k], rhs [groups,k,n], group_sizes s32[groups] -> [m,n]: row r, in group i, is multiplied with rhs[i]
 // Operands have one dtype f32, bf16 or f16; they are summed in f32 in ascending order of k and rounded once. Rows after
 // the last group are zero. Poisoned: InvalidArgument, as RaggedDotPlan::Make; sizes that do not fit fail when the
 // program runs.
-Value RaggedDot(const Operand& lhs, const Operand& rhs, const Operand& group_sizes);
+Value RaggedDot(const ValueOrNumber& lhs, const ValueOrNumber& rhs, const ValueOrNumber& group_sizes);
 
 // The einsum of quant/contraction/einsum.h, as one equation "einsum": Einsum("bqhd,bkhd->bhqk", q, k). The dtypes may
 // differ (EinsumDType). Its expansion takes diagonals and sums, multiplies in jax's order and transposes. Gradients are
 // those of the expansion, with the bits of EinsumPlan. Poisoned: InvalidArgument, as EinsumPlan::Make.
-Value Einsum(absl::string_view equation, const Operand& lhs, const Operand& rhs);
+Value Einsum(absl::string_view equation, const ValueOrNumber& lhs, const ValueOrNumber& rhs);
 
 }  // namespace ops
 }  // namespace aqt

@@ -347,7 +347,7 @@ TEST(ConvTest, Errors) {
   EXPECT_THAT(
       AqtDot::Make(FullyQuantized(), x, kernel, ConvDims()),
       FailsWith(absl::StatusCode::kInvalidArgument, {"sets dlhs", "the gradients of a convolution are not quantized"}));
-  DotGeneral config{.fwd = ConvGeneralDilatedMake(1, 8, 8)};
+  DotGeneralConfig config{.fwd = ConvGeneralDilatedMake(1, 8, 8)};
   EXPECT_THAT(AqtDot::Make(config, x, kernel, ConvDims()), IsOk());
   config.drhs.rhs.use_fwd_quant = true;
   EXPECT_THAT(AqtDot::Make(config, x, kernel, ConvDims()),

@@ -35,14 +35,14 @@ std::string WordOf(const Numerics& numerics) {
 
 class Painter {
  public:
-  std::string Side(const Tensor& tensor) {
+  std::string Side(const TensorConfig& tensor) {
     const Numerics& numerics = tensor.quantizer.numerics;
     if (const Look look = std::visit([](const auto& n) { return LookOf(n); }, numerics); look.bits < look_.bits) {
       look_ = look;
     }
     return WordOf(numerics);
   }
-  std::string Product(const DotGeneralRaw& raw) {
+  std::string Product(const DotGeneralRawConfig& raw) {
     const std::string lhs = Side(raw.lhs), rhs = Side(raw.rhs);
     return lhs == "float" && rhs == "float" ? lhs : absl::StrCat(lhs, " * ", rhs);
   }
@@ -57,7 +57,7 @@ class Painter {
 Paint PaintNumerics(const Equation& eqn) {
   const std::optional<internal::ContractionFields> contraction = internal::ContractionFieldsOf(eqn.op);
   if (!contraction.has_value() || !contraction->config.has_value()) return {};
-  const aqt::DotGeneral& config = *contraction->config;
+  const aqt::DotGeneralConfig& config = *contraction->config;
   Painter painter;
   std::string note;
   if (absl::EndsWith(OpName(eqn.op), "_bwd")) {

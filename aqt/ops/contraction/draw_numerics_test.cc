@@ -23,7 +23,7 @@ namespace aqt {
 namespace {
 
 // "name: color note" of each painted equation.
-std::vector<std::string> PaintsOf(const DotGeneral& config) {
+std::vector<std::string> PaintsOf(const DotGeneralConfig& config) {
   const absl::StatusOr<Program> loss = testing::TraceWith(
       [&](absl::Span<const Value> in) {
         return std::vector<Value>{ops::ReduceSum(ops::Relu(ops::AqtDotGeneral(in[0], in[1], MatMulDims(), config)))};

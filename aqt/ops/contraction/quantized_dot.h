@@ -30,7 +30,7 @@ enum class FreezerMode {
 
 // How a contraction is quantized, and where its state is kept.
 struct QuantizedDotOptions {
-  DotGeneral config;
+  DotGeneralConfig config;
   // What happens to each side:
   //   kTrain      the operation quantizes it
   //   kCalibrate  the same; statistics are updated. Needs a calibration with state (quant/tensor/calibration.h)

@@ -359,7 +359,9 @@ TEST(Fp8DotTest, Refuses) {
 
 // ---- projections
 
-Value Fresh(const Shape& shape, float value) { return ops::BroadcastTo(Operand(double{value}).As(DType::kF32), shape); }
+Value Fresh(const Shape& shape, float value) {
+  return ops::BroadcastTo(ValueOrNumber(double{value}).As(DType::kF32), shape);
+}
 Fp8DotState FreshState() {
   const Fp8TensorState state{Fresh({1}, 1), Fresh({kLength}, 0)};
   return {state, state, state};

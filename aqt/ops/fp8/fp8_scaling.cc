@@ -171,29 +171,30 @@ Fp8Compat Fp8Compat::Original() {
 
 namespace ops {
 
-Value Fp8Quantize(const Operand& x, const Operand& scale, DType dtype, std::optional<DType> compute_dtype) {
+Value Fp8Quantize(const ValueOrNumber& x, const ValueOrNumber& scale, DType dtype, std::optional<DType> compute_dtype) {
   const auto op =
       std::make_shared<QuantizeOp>(internal::Fp8QuantizeFields{dtype, compute_dtype, /*dequantizes=*/false});
   return BindOne(CompositeOp{op}, {x.As(DType::kF32), scale.As(DType::kF32)}, x.where());
 }
 
-Value Fp8Dequantize(const Operand& codes, const Operand& scale, DType dtype) {
+Value Fp8Dequantize(const ValueOrNumber& codes, const ValueOrNumber& scale, DType dtype) {
   const CallSite site(codes.where());
   return Cast(codes, dtype) * Cast(Reshape(scale.As(DType::kF32), {}), dtype);
 }
 
-Value Fp8QuantizeDequantize(const Operand& x, const Operand& scale, DType dtype, std::optional<DType> compute_dtype) {
+Value Fp8QuantizeDequantize(const ValueOrNumber& x, const ValueOrNumber& scale, DType dtype,
+                            std::optional<DType> compute_dtype) {
   const auto op = std::make_shared<QuantizeOp>(internal::Fp8QuantizeFields{dtype, compute_dtype, /*dequantizes=*/true});
   return BindOne(CompositeOp{op}, {x.As(DType::kF32), scale.As(DType::kF32)}, x.where());
 }
 
-Value Fp8Amax(const Operand& x) {
+Value Fp8Amax(const ValueOrNumber& x) {
   const CallSite site(x.where());
   // The largest number of an empty array is -inf.
   return Reshape(Max(Cast(ReduceMax(Abs(x)), DType::kF32), 0.0), {1});
 }
 
-Value Fp8ComputeScale(const Operand& amax, const Operand& previous, double fp8_max, int margin,
+Value Fp8ComputeScale(const ValueOrNumber& amax, const ValueOrNumber& previous, double fp8_max, int margin,
                       const Fp8Compat& compat) {
   const CallSite site(amax.where());
   const Value a = amax.As(DType::kF32), before = previous.As(DType::kF32);
@@ -212,7 +213,7 @@ Value Fp8ComputeScale(const Operand& amax, const Operand& previous, double fp8_m
     if (!status.ok()) return refuse(status);
   }
   const Value kept = BroadcastTo(Reshape(before, {}), a.shape());
-  const Value next = 1.0 / PowerOfTwoBelow(Operand(fp8_max).As(DType::kF32) / a) * std::ldexp(1.0, margin);
+  const Value next = 1.0 / PowerOfTwoBelow(ValueOrNumber(fp8_max).As(DType::kF32) / a) * std::ldexp(1.0, margin);
   const Value in_range = compat.tiny_scale_is_zero
                              ? Select(Less(next, 0x1p-126), 0.0, Select(Greater(next, 0x1p126), double{INFINITY}, next))
                              : Clamp(0x1p-126, next, 0x1p126);
@@ -224,7 +225,7 @@ Value Fp8ComputeScale(const Operand& amax, const Operand& previous, double fp8_m
   return Select(NotEqual(a, a), of_nan, Select(IsFinite(a), finite, of_infinity));
 }
 
-Fp8TensorState Fp8Update(const Operand& x, const Fp8TensorState& state, const Fp8ScaleRule& rule) {
+Fp8TensorState Fp8Update(const ValueOrNumber& x, const Fp8TensorState& state, const Fp8ScaleRule& rule) {
   const std::vector<Value> out = Bind(CompositeOp{std::make_shared<UpdateOp>(rule)},
                                       {x.As(DType::kF32), state.scale, state.amax_history}, x.where());
   return {out[0], out[1]};

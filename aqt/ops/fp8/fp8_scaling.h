@@ -52,27 +52,27 @@ namespace ops {
 // clamp(c(x) / c(scale), -max, max) rounded to `dtype` (e4m3fn or e5m2; to nearest, ties to even, with subnormals). c
 // rounds to `compute_dtype` (f32, bf16, f16; null: the dtype of x); the division also rounds to it. max is 448 or
 // 57344. Infinities give +-max, NaN stays. No gradient flows through codes.
-Value Fp8Quantize(const Operand& x, const Operand& scale, DType dtype,
+Value Fp8Quantize(const ValueOrNumber& x, const ValueOrNumber& scale, DType dtype,
                   std::optional<DType> compute_dtype = std::nullopt);
 // The codes converted to `dtype`, times the scale rounded to it.
-Value Fp8Dequantize(const Operand& codes, const Operand& scale, DType dtype);
+Value Fp8Dequantize(const ValueOrNumber& codes, const ValueOrNumber& scale, DType dtype);
 // Fp8Quantize, then Fp8Dequantize, in x's own dtype. The gradient passes unchanged, even where x was clipped.
-Value Fp8QuantizeDequantize(const Operand& x, const Operand& scale, DType dtype,
+Value Fp8QuantizeDequantize(const ValueOrNumber& x, const ValueOrNumber& scale, DType dtype,
                             std::optional<DType> compute_dtype = std::nullopt);
 
 // The largest magnitude in x, f32[1]; NaN if x contains one, 0 for an empty x.
-Value Fp8Amax(const Operand& x);
+Value Fp8Amax(const ValueOrNumber& x);
 
 // 2^-e for each element of `amax`, where e = floor(log2(fp8_max / amax)) - margin: the power of two with amax / scale
 // in (fp8_max / 2, fp8_max], times 2^margin. The exponent is exact. Where amax is 0 (or a subnormal number), infinite
 // or NaN, the result is `previous`, which has one element. All are f32. InvalidArgument unless 1 <= fp8_max < 2^126 and
 // -64 <= margin <= 64.
-Value Fp8ComputeScale(const Operand& amax, const Operand& previous, double fp8_max, int margin = 0,
+Value Fp8ComputeScale(const ValueOrNumber& amax, const ValueOrNumber& previous, double fp8_max, int margin = 0,
                       const Fp8Compat& compat = {});
 
 // The state after a step on x: Fp8Amax(x) replaces the oldest number of the history, and the scale becomes
 // Fp8ComputeScale of the largest one, which is NaN if any of them is. Not differentiable: no gradient flows back to x.
-Fp8TensorState Fp8Update(const Operand& x, const Fp8TensorState& state, const Fp8ScaleRule& rule = {});
+Fp8TensorState Fp8Update(const ValueOrNumber& x, const Fp8TensorState& state, const Fp8ScaleRule& rule = {});
 
 }  // namespace ops
 }  // namespace aqt

@@ -131,7 +131,7 @@ class Changer {
     if (random_.Below(2) == 0) Change(quantizer.numerics);
     else quantizer.calibration = Percentile{.percentile = static_cast<double>(90 + random_.Below(10))};
   }
-  void Change(DotGeneral& config) {
+  void Change(DotGeneralConfig& config) {
     Change(random_.Below(2) == 0 ? config.fwd.lhs.quantizer : config.dlhs.rhs.quantizer);
   }
   void Change(Semantics& semantics) { Change(semantics.compat.snr_rates_unrounded_scales); }

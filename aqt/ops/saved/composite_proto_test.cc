@@ -135,7 +135,7 @@ std::set<std::string> LaterNames() {
 std::vector<Program> ProgramsOf(Random& random, ContractionProblem (*draw)(Random&)) {
   ContractionProblem problem = draw(random);
   if (!problem.is_float() && random.Below(2) == 0) {
-    DotGeneral config = problem.config;
+    DotGeneralConfig config = problem.config;
     AddStates(random, config);
     problem.config.fwd = config.fwd;
     if (!std::holds_alternative<ConvDims>(problem.dims)) problem.config = config;
@@ -194,9 +194,9 @@ TEST(CompositeProtoTest, EveryCompositeComesBack) {
 }
 
 TEST(CompositeProtoTest, PackedOperandsAreForOneMachine) {
-  const DotGeneral config = DotGeneralMake(8, 8);
+  const DotGeneralConfig config = DotGeneralMake(8, 8);
   const auto fn = [&](In in) {
-    return Values{ops::AqtDotGeneral(in[0], in[1], MatMulDims(), DotGeneral{.fwd = {.lhs = config.fwd.lhs}})};
+    return Values{ops::AqtDotGeneral(in[0], in[1], MatMulDims(), DotGeneralConfig{.fwd = {.lhs = config.fwd.lhs}})};
   };
   const absl::StatusOr<Program> program = testing::TraceWith(
       fn, {testing::RandomArray({DType::kF32, {2, 3}}, 1), testing::RandomArray({DType::kF32, {3, 4}}, 2)});
@@ -213,7 +213,7 @@ TEST(CompositeProtoTest, PackedOperandsAreForOneMachine) {
 
 // A quantized contraction with a statistic, and noise in its gradient.
 Program WithGradient() {
-  DotGeneral config = DotGeneralMake(8, 8);
+  DotGeneralConfig config = DotGeneralMake(8, 8);
   config.fwd.lhs.quantizer.calibration = MeanOfAbsMax{};
   config.dlhs = DotGeneralRawMake(8, 8);
   std::get<IntSymmetric>(config.dlhs.lhs.quantizer.numerics).noise = Noise{};

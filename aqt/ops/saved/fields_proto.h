@@ -266,7 +266,7 @@ inline void Write(const Numerics& value, const Out& out) {
   *MutableQuantizer(out) = ToProto(Quantizer{.numerics = value, .calibration = AbsMax()});
 }
 inline void Write(const Noise& value, const Out& out) { Write(Numerics(IntSymmetric{.noise = value}), out); }
-inline void Write(const DotGeneral& value, const Out& out) {
+inline void Write(const DotGeneralConfig& value, const Out& out) {
   *static_cast<config::DotGeneral*>(MutableMessage(out)) = ToProto(value);
 }
 inline void Write(const Semantics& value, const Out& out) {
@@ -291,7 +291,7 @@ inline absl::Status Read(const In& in, Noise& value) {
   value = *integers->noise;
   return absl::OkStatus();
 }
-inline absl::Status Read(const In& in, DotGeneral& value) {
+inline absl::Status Read(const In& in, DotGeneralConfig& value) {
   AQT_ASSIGN_OR_RETURN(value, PlannedFromProto(static_cast<const config::DotGeneral&>(GetMessage(in))));
   return absl::OkStatus();
 }

@@ -87,7 +87,7 @@ class CallbackOp : public CompositeBase {
   const bool backward_;
 };
 
-Value BindCallback(const Operand& x, DebugFunction callback, absl::string_view label, bool backward) {
+Value BindCallback(const ValueOrNumber& x, DebugFunction callback, absl::string_view label, bool backward) {
   const auto op = std::make_shared<CallbackOp>(std::move(callback), std::string(label), backward);
   return BindOne(CompositeOp{op}, {x.As(DType::kF32)}, x.where());
 }
@@ -111,14 +111,16 @@ std::optional<Value> BindDebugCallback(const Op& op, const Value& data, const Va
 
 namespace ops {
 
-Value DebugCallback(const Operand& x, DebugFunction callback, absl::string_view label) {
+Value DebugCallback(const ValueOrNumber& x, DebugFunction callback, absl::string_view label) {
   return BindCallback(x, std::move(callback), label, /*backward=*/false);
 }
-Value DebugCallbackGrad(const Operand& x, DebugFunction callback, absl::string_view label) {
+Value DebugCallbackGrad(const ValueOrNumber& x, DebugFunction callback, absl::string_view label) {
   return BindCallback(x, std::move(callback), label, /*backward=*/true);
 }
-Value DebugPrint(const Operand& x, absl::string_view label) { return DebugCallback(x, Printer(label), label); }
-Value DebugPrintGrad(const Operand& x, absl::string_view label) { return DebugCallbackGrad(x, Printer(label), label); }
+Value DebugPrint(const ValueOrNumber& x, absl::string_view label) { return DebugCallback(x, Printer(label), label); }
+Value DebugPrintGrad(const ValueOrNumber& x, absl::string_view label) {
+  return DebugCallbackGrad(x, Printer(label), label);
+}
 
 }  // namespace ops
 }  // namespace aqt

@@ -38,14 +38,14 @@ namespace ops {
 // x, with the same bits. It is one equation: use the result in place of x, because an equation with an unused result is
 // dropped. The gradient passes. A program with callbacks cannot be saved. If Fold or PreparedProgram
 // computes their operands ahead of time, it calls them then. `label` appears in the text of the program.
-[[nodiscard]] Value DebugCallback(const Operand& x, DebugFunction callback, absl::string_view label = "");
+[[nodiscard]] Value DebugCallback(const ValueOrNumber& x, DebugFunction callback, absl::string_view label = "");
 // The same for the gradient of the loss with respect to x. It is called in the backward pass, and never without one.
-[[nodiscard]] Value DebugCallbackGrad(const Operand& x, DebugFunction callback, absl::string_view label = "");
+[[nodiscard]] Value DebugCallbackGrad(const ValueOrNumber& x, DebugFunction callback, absl::string_view label = "");
 
 // Writes a line to the standard error: `label: f32[2] {0.5, 1} * 8`.
-[[nodiscard]] Value DebugPrint(const Operand& x, absl::string_view label);
+[[nodiscard]] Value DebugPrint(const ValueOrNumber& x, absl::string_view label);
 // The same for the gradient of the loss with respect to x.
-[[nodiscard]] Value DebugPrintGrad(const Operand& x, absl::string_view label);
+[[nodiscard]] Value DebugPrintGrad(const ValueOrNumber& x, absl::string_view label);
 
 }  // namespace ops
 }  // namespace aqt

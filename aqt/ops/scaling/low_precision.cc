@@ -51,7 +51,7 @@ class SumOp : public CompositeOf<SmallFloat> {
   }
   std::vector<Value> Expand(absl::Span<const Value> in) const override {
     const int64_t rows = in[0].dim(0), n = in[0].dim(1);
-    Value sum = ops::BroadcastTo(Operand(0.0).As(in[0].dtype()), {rows});
+    Value sum = ops::BroadcastTo(ValueOrNumber(0.0).As(in[0].dtype()), {rows});
     for (int64_t i = 0; i < n; ++i) {
       sum = ops::RoundToSmallFloat(sum + ops::Reshape(ops::Slice(in[0], {0, i}, {rows, i + 1}), {rows}), fields_);
     }
@@ -89,7 +89,7 @@ Value WithGradientOf(const Value& y, const Value& x) { return ops::StopGradient(
 // clamp(x, low, high) as jnp.clip: the gradient is 1/2 at the bounds.
 Value Clip(const Value& x, double low, double high) { return ops::Min(ops::Max(x, low), high); }
 
-Value Refused(const absl::Status& status, absl::string_view op, const Operand& x) {
+Value Refused(const absl::Status& status, absl::string_view op, const ValueOrNumber& x) {
   return Refuse(status, op, {x.As(DType::kF32)}, x.where());
 }
 
@@ -146,7 +146,7 @@ float SmallFloat::Round(float x) const {
 
 namespace ops {
 
-Value RoundToSmallFloat(const Operand& x, const SmallFloat& format) {
+Value RoundToSmallFloat(const ValueOrNumber& x, const SmallFloat& format) {
   const CallSite site(x.where());
   const Value value = x.As(DType::kF32);
   if (!value.status().ok()) return value;
@@ -159,7 +159,7 @@ Value RoundToSmallFloat(const Operand& x, const SmallFloat& format) {
   return WithGradientOf(rounded, Clip(value, -format.max(), format.max()));
 }
 
-Value LowPrecisionSum(const Operand& x, const Axes& axes, const SmallFloat& format, bool keepdims) {
+Value LowPrecisionSum(const ValueOrNumber& x, const Axes& axes, const SmallFloat& format, bool keepdims) {
   const CallSite site(x.where());
   const Value value = x.As(DType::kF32);
   if (!value.status().ok()) return value;
@@ -187,7 +187,7 @@ Value LowPrecisionSum(const Operand& x, const Axes& axes, const SmallFloat& form
   return Reshape(sums, keepdims ? with_ones : kept);
 }
 
-Value LowPrecisionSoftmax(const Operand& x, const LowPrecision& precision, int64_t axis) {
+Value LowPrecisionSoftmax(const ValueOrNumber& x, const LowPrecision& precision, int64_t axis) {
   const CallSite site(x.where());
   const auto q = [&](const Value& v) { return RoundToSmallFloat(v, precision.steps); };
   const Value argument = q(x.As(DType::kF32));
@@ -197,7 +197,7 @@ Value LowPrecisionSoftmax(const Operand& x, const LowPrecision& precision, int64
   return q(powers * q(1.0 / q(sum)));
 }
 
-Value ApproximateSoftmax(const Operand& x, const SoftmaxApproximation& a, int64_t axis) {
+Value ApproximateSoftmax(const ValueOrNumber& x, const SoftmaxApproximation& a, int64_t axis) {
   const CallSite site(x.where());
   const Value value = x.As(DType::kF32);
   if (!value.status().ok()) return value;
@@ -212,7 +212,7 @@ Value ApproximateSoftmax(const Operand& x, const SoftmaxApproximation& a, int64_
   return powers * Clip((1 + *a.reciprocal_slope) - sum * *a.reciprocal_slope, a.reciprocal_low, 1);
 }
 
-Value RoundRowsToIntegers(const Operand& x, int bits, bool half_shift) {
+Value RoundRowsToIntegers(const ValueOrNumber& x, int bits, bool half_shift) {
   const CallSite site(x.where());
   const Value value = x.As(DType::kF32);
   if (!value.status().ok()) return value;

@@ -64,19 +64,19 @@ namespace ops {
 
 // SmallFloat::Round of each element of x, f32 or bf16. The gradient is that of clamp(x, -max, max), 1/2 at the bounds.
 // Poisoned, like all functions below: InvalidArgument for another dtype or an illegal format.
-Value RoundToSmallFloat(const Operand& x, const SmallFloat& format);
+Value RoundToSmallFloat(const ValueOrNumber& x, const SmallFloat& format);
 
 // 0 + x_0 + x_1 + ..., rounded to `format` after each addition, over `axes`, in row-major order. The gradient is that
 // of an ordinary sum.
-Value LowPrecisionSum(const Operand& x, const Axes& axes, const SmallFloat& format, bool keepdims = false);
+Value LowPrecisionSum(const ValueOrNumber& x, const Axes& axes, const SmallFloat& format, bool keepdims = false);
 
 // With q rounding to precision.steps, over one axis:
 //   d = q(q(x) - max(q(x))), e = q(exp(d)), y = q(e * q(1 / q(sum(e))))
 // The gradient is that of these steps, with the gradients of the two functions above; it includes the maximum.
-Value LowPrecisionSoftmax(const Operand& x, const LowPrecision& precision, int64_t axis = -1);
+Value LowPrecisionSoftmax(const ValueOrNumber& x, const LowPrecision& precision, int64_t axis = -1);
 
 // The softmax of SoftmaxApproximation over one axis. Any arithmetic float type.
-Value ApproximateSoftmax(const Operand& x, const SoftmaxApproximation& approximation, int64_t axis = -1);
+Value ApproximateSoftmax(const ValueOrNumber& x, const SoftmaxApproximation& approximation, int64_t axis = -1);
 
 // x rounded to rows of `bits`-bit integers with one scale per row, and converted back, in f32: with B = 2^(bits-1) - 1
 // (1/4 for one bit) and
@@ -85,7 +85,7 @@ Value ApproximateSoftmax(const Operand& x, const SoftmaxApproximation& approxima
 // With half_shift B = 2^(bits-1), and y = (floor(clamp(x * scale, -b, b)) + 1/2) / scale with b = B - 2^-7: the values
 // are the odd halves. The result is rounded to the dtype of x. No gradient flows through the scale, and it passes
 // straight through floor. 1 to 24 bits.
-Value RoundRowsToIntegers(const Operand& x, int bits, bool half_shift = false);
+Value RoundRowsToIntegers(const ValueOrNumber& x, int bits, bool half_shift = false);
 
 }  // namespace ops
 }  // namespace aqt

@@ -96,7 +96,7 @@ class ScalingOp : public CompositeOf<ScalingStep> {
  private:
   // The result for a value without a scale.
   Value Plain(const Value& x) const {
-    if (fields_.kind == ScalingKind::kGetScale) return Operand(1.0).As(fields_.dtype.value_or(x.dtype()));
+    if (fields_.kind == ScalingKind::kGetScale) return ValueOrNumber(1.0).As(fields_.dtype.value_or(x.dtype()));
     if (fields_.kind == ScalingKind::kReducePrecision) {
       const kernels::Precision precision = *SimulatedPrecision(*fields_.dtype);
       return ops::ReducePrecision(x, precision.exponent_bits, precision.mantissa_bits);
@@ -110,7 +110,7 @@ Value BindStep(const ScalingStep& step, const std::vector<Value>& in, const Sour
   return BindOne(CompositeOp{std::make_shared<ScalingOp>(step)}, in, where);
 }
 
-Value Step(ScalingKind kind, const Operand& x, std::optional<DType> dtype, bool backward,
+Value Step(ScalingKind kind, const ValueOrNumber& x, std::optional<DType> dtype, bool backward,
            const ScalingOptions& options = {}) {
   return BindStep({kind, dtype, backward, options.dropped_under_grad}, {x.As(DType::kF32)}, x.where());
 }
@@ -150,36 +150,36 @@ absl::StatusOr<std::shared_ptr<const Composite>> internal::MakeComposite(const S
 
 namespace ops {
 
-Value SetScaling(const Operand& x, const Operand& scale) {
+Value SetScaling(const ValueOrNumber& x, const ValueOrNumber& scale) {
   const Value value = x.As(DType::kF32);
   return BindStep({ScalingKind::kSetScaling}, {value, scale.As(DType::kF32)}, x.where());
 }
-Value StopScaling(const Operand& x, std::optional<DType> dtype) {
+Value StopScaling(const ValueOrNumber& x, std::optional<DType> dtype) {
   return Step(ScalingKind::kStopScaling, x, dtype, false);
 }
-DataAndScale GetDataScale(const Operand& x, std::optional<DType> dtype) {
+DataAndScale GetDataScale(const ValueOrNumber& x, std::optional<DType> dtype) {
   return {Step(ScalingKind::kGetData, x, std::nullopt, false), Step(ScalingKind::kGetScale, x, dtype, false)};
 }
-Value DynamicRescaleMax(const Operand& x, const ScalingOptions& options) {
+Value DynamicRescaleMax(const ValueOrNumber& x, const ScalingOptions& options) {
   return Step(ScalingKind::kRescaleMax, x, std::nullopt, false, options);
 }
-Value DynamicRescaleL1(const Operand& x, const ScalingOptions& options) {
+Value DynamicRescaleL1(const ValueOrNumber& x, const ScalingOptions& options) {
   return Step(ScalingKind::kRescaleL1, x, std::nullopt, false, options);
 }
-Value DynamicRescaleL2(const Operand& x, const ScalingOptions& options) {
+Value DynamicRescaleL2(const ValueOrNumber& x, const ScalingOptions& options) {
   return Step(ScalingKind::kRescaleL2, x, std::nullopt, false, options);
 }
-Value DynamicRescaleMaxGrad(const Operand& x) { return Step(ScalingKind::kRescaleMax, x, std::nullopt, true); }
-Value DynamicRescaleL1Grad(const Operand& x) { return Step(ScalingKind::kRescaleL1, x, std::nullopt, true); }
-Value DynamicRescaleL2Grad(const Operand& x) { return Step(ScalingKind::kRescaleL2, x, std::nullopt, true); }
-Value ReducePrecisionOnForward(const Operand& x, DType dtype, const ScalingOptions& options) {
+Value DynamicRescaleMaxGrad(const ValueOrNumber& x) { return Step(ScalingKind::kRescaleMax, x, std::nullopt, true); }
+Value DynamicRescaleL1Grad(const ValueOrNumber& x) { return Step(ScalingKind::kRescaleL1, x, std::nullopt, true); }
+Value DynamicRescaleL2Grad(const ValueOrNumber& x) { return Step(ScalingKind::kRescaleL2, x, std::nullopt, true); }
+Value ReducePrecisionOnForward(const ValueOrNumber& x, DType dtype, const ScalingOptions& options) {
   return Step(ScalingKind::kReducePrecision, x, dtype, false, options);
 }
-Value ReducePrecisionOnBackward(const Operand& x, DType dtype) {
+Value ReducePrecisionOnBackward(const ValueOrNumber& x, DType dtype) {
   return Step(ScalingKind::kReducePrecision, x, dtype, true);
 }
-Value CastOnForward(const Operand& x, DType dtype) { return Step(ScalingKind::kCast, x, dtype, false); }
-Value CastOnBackward(const Operand& x, DType dtype) { return Step(ScalingKind::kCast, x, dtype, true); }
+Value CastOnForward(const ValueOrNumber& x, DType dtype) { return Step(ScalingKind::kCast, x, dtype, false); }
+Value CastOnBackward(const ValueOrNumber& x, DType dtype) { return Step(ScalingKind::kCast, x, dtype, true); }
 
 }  // namespace ops
 }  // namespace aqt

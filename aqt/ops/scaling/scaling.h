@@ -62,35 +62,35 @@ std::optional<kernels::Precision> SimulatedPrecision(DType dtype);
 namespace ops {
 
 // x with this scale.
-Value SetScaling(const Operand& x, const Operand& scale);
+Value SetScaling(const ValueOrNumber& x, const ValueOrNumber& scale);
 // x without a scale, converted to `dtype` if given.
-Value StopScaling(const Operand& x, std::optional<DType> dtype = std::nullopt);
+Value StopScaling(const ValueOrNumber& x, std::optional<DType> dtype = std::nullopt);
 
 // Data and scale as separate values: x and 1 for an x without a scale. The scale is converted to `dtype` (null: that of
 // x). The gradient passes to the data.
 struct DataAndScale {
   Value data, scale;
 };
-DataAndScale GetDataScale(const Operand& x, std::optional<DType> dtype = std::nullopt);  // see DataAndScale
+DataAndScale GetDataScale(const ValueOrNumber& x, std::optional<DType> dtype = std::nullopt);  // see DataAndScale
 
 // x with its scale multiplied by the power of two at or below max |data|; plain x stays.
-Value DynamicRescaleMax(const Operand& x, const ScalingOptions& options = {});
-Value DynamicRescaleL1(const Operand& x, const ScalingOptions& options = {});  // the same by the mean of |data|
-Value DynamicRescaleL2(const Operand& x, const ScalingOptions& options = {});  // the same by the root mean square
+Value DynamicRescaleMax(const ValueOrNumber& x, const ScalingOptions& options = {});
+Value DynamicRescaleL1(const ValueOrNumber& x, const ScalingOptions& options = {});  // the same by the mean of |data|
+Value DynamicRescaleL2(const ValueOrNumber& x, const ScalingOptions& options = {});  // the same by the root mean square
 // The same for the cotangent.
-Value DynamicRescaleMaxGrad(const Operand& x);
-Value DynamicRescaleL1Grad(const Operand& x);  // the same by the mean of |data|
-Value DynamicRescaleL2Grad(const Operand& x);  // the same by the root mean square
+Value DynamicRescaleMaxGrad(const ValueOrNumber& x);
+Value DynamicRescaleL1Grad(const ValueOrNumber& x);  // the same by the mean of |data|
+Value DynamicRescaleL2Grad(const ValueOrNumber& x);  // the same by the root mean square
 
 // Rounds to the exponent and mantissa bits of e4m3fn or e5m2, by ReducePrecision: 240 is the largest number of 4 and 3.
-Value ReducePrecisionOnForward(const Operand& x, DType dtype, const ScalingOptions& options = {});
+Value ReducePrecisionOnForward(const ValueOrNumber& x, DType dtype, const ScalingOptions& options = {});
 // The same for the cotangent.
-Value ReducePrecisionOnBackward(const Operand& x, DType dtype);
+Value ReducePrecisionOnBackward(const ValueOrNumber& x, DType dtype);
 
 // Converts the value; the cotangent passes.
-Value CastOnForward(const Operand& x, DType dtype);
+Value CastOnForward(const ValueOrNumber& x, DType dtype);
 // Converts the cotangent; the value passes.
-Value CastOnBackward(const Operand& x, DType dtype);
+Value CastOnBackward(const ValueOrNumber& x, DType dtype);
 
 }  // namespace ops
 }  // namespace aqt

@@ -9,7 +9,7 @@
 namespace aqt {
 namespace {
 
-std::array<Tensor*, 6> AllTensors(DotGeneral& config) {
+std::array<TensorConfig*, 6> AllTensors(DotGeneralConfig& config) {
   return {&config.fwd.lhs, &config.fwd.rhs, &config.dlhs.lhs, &config.dlhs.rhs, &config.drhs.lhs, &config.drhs.rhs};
 }
 
@@ -36,7 +36,7 @@ void SetNoise(Numerics& numerics, bool on, NoiseKind kind, const Axes& sharing) 
   }
 }
 
-void SetTensorBits(Tensor& tensor, Bits bits) {
+void SetTensorBits(TensorConfig& tensor, Bits bits) {
   tensor.quantizer.numerics = NumericsFromBits(bits);
   if (bits.quantized()) tensor.quantizer.calibration = AbsMax{};
 }
@@ -61,9 +61,9 @@ Quantizer QuantizerMake(Bits bits, bool preserve_max_val, bool scale_stop_grad, 
   return quantizer;
 }
 
-DotGeneralRaw DotGeneralRawMake(Bits lhs_bits, Bits rhs_bits, std::optional<LocalAqt> local_aqt,
-                                bool allow_dummy_gradients) {
-  DotGeneralRaw raw;
+DotGeneralRawConfig DotGeneralRawMake(Bits lhs_bits, Bits rhs_bits, std::optional<LocalAqt> local_aqt,
+                                      bool allow_dummy_gradients) {
+  DotGeneralRawConfig raw;
   raw.lhs.quantizer = QuantizerMake(lhs_bits);
   raw.rhs.quantizer = QuantizerMake(rhs_bits);
   if (IsInt2To8(lhs_bits) && IsInt2To8(rhs_bits)) raw.dg_accumulator_dtype = DType::kS32;
@@ -73,8 +73,8 @@ DotGeneralRaw DotGeneralRawMake(Bits lhs_bits, Bits rhs_bits, std::optional<Loca
   return raw;
 }
 
-DotGeneralRaw ConvGeneralDilatedMake(int spatial_dims, Bits lhs_bits, Bits rhs_bits) {
-  DotGeneralRaw raw = DotGeneralRawMake(lhs_bits, rhs_bits);
+DotGeneralRawConfig ConvGeneralDilatedMake(int spatial_dims, Bits lhs_bits, Bits rhs_bits) {
+  DotGeneralRawConfig raw = DotGeneralRawMake(lhs_bits, rhs_bits);
   for (int64_t axis = 0; axis <= spatial_dims; ++axis) {
     raw.lhs.quantizer.calib_shared_axes.axes.push_back(axis + 1);
     raw.rhs.quantizer.calib_shared_axes.axes.push_back(axis);
@@ -82,8 +82,8 @@ DotGeneralRaw ConvGeneralDilatedMake(int spatial_dims, Bits lhs_bits, Bits rhs_b
   return raw;
 }
 
-DotGeneral DotGeneralMake(Bits lhs_bits, Bits rhs_bits, const DotGeneralMakeOptions& options) {
-  DotGeneral config;
+DotGeneralConfig DotGeneralMake(Bits lhs_bits, Bits rhs_bits, const DotGeneralMakeOptions& options) {
+  DotGeneralConfig config;
   const bool dummy = options.allow_dummy_gradients;
   config.fwd = DotGeneralRawMake(lhs_bits, rhs_bits, std::nullopt, dummy);
   config.dlhs = DotGeneralRawMake(options.bwd_bits, options.bwd_bits, options.dlhs_local_aqt, dummy);
@@ -93,9 +93,9 @@ DotGeneral DotGeneralMake(Bits lhs_bits, Bits rhs_bits, const DotGeneralMakeOpti
   return config;
 }
 
-DotGeneral DefaultUnquantizedConfig() { return {}; }
+DotGeneralConfig DefaultUnquantizedConfig() { return {}; }
 
-absl::StatusOr<DotGeneral> FullyQuantized(const FullyQuantizedOptions& options) {
+absl::StatusOr<DotGeneralConfig> FullyQuantized(const FullyQuantizedOptions& options) {
   const std::optional<bool> lhs_flag = options.vjp_lhs_stochastic_rounding;
   const std::optional<bool> rhs_flag = options.vjp_rhs_stochastic_rounding;
   if (lhs_flag.has_value() != rhs_flag.has_value()) {
@@ -116,11 +116,11 @@ absl::StatusOr<DotGeneral> FullyQuantized(const FullyQuantizedOptions& options) 
         "FullyQuantized: vjp_lhs_stochastic_rounding and vjp_rhs_stochastic_rounding must not both be true; "
         "use_stochastic_rounding puts noise on both sides");
   }
-  DotGeneral config = DotGeneralMake(options.fwd_bits, options.fwd_bits,
-                                     {.bwd_bits = options.bwd_bits,
-                                      .use_fwd_quant = options.use_fwd_quant,
-                                      .dlhs_local_aqt = options.dlhs_local_aqt,
-                                      .drhs_local_aqt = options.drhs_local_aqt});
+  DotGeneralConfig config = DotGeneralMake(options.fwd_bits, options.fwd_bits,
+                                           {.bwd_bits = options.bwd_bits,
+                                            .use_fwd_quant = options.use_fwd_quant,
+                                            .dlhs_local_aqt = options.dlhs_local_aqt,
+                                            .drhs_local_aqt = options.drhs_local_aqt});
   const bool both = options.use_stochastic_rounding.value_or(false);
   if (both || lhs_flag.has_value()) {
     SetStochasticRounding(config, both || lhs_flag.value_or(false), both || rhs_flag.value_or(false));
@@ -129,10 +129,10 @@ absl::StatusOr<DotGeneral> FullyQuantized(const FullyQuantizedOptions& options) 
   return config;
 }
 
-DotGeneral FullyQuantized() { return *FullyQuantized(FullyQuantizedOptions()); }
+DotGeneralConfig FullyQuantized() { return *FullyQuantized(FullyQuantizedOptions()); }
 
-DotGeneral ConfigV3(const ConfigV3Options& options) {
-  DotGeneral config;
+DotGeneralConfig ConfigV3(const ConfigV3Options& options) {
+  DotGeneralConfig config;
   config.fwd = DotGeneralRawMake(options.fwd_bits, options.fwd_bits);
   config.dlhs = DotGeneralRawMake(options.dlhs_bits, options.dlhs_bits, options.dlhs_local_aqt);
   config.drhs = DotGeneralRawMake(options.drhs_bits, options.drhs_bits, options.drhs_local_aqt);
@@ -143,8 +143,8 @@ DotGeneral ConfigV3(const ConfigV3Options& options) {
   return config;
 }
 
-DotGeneral ConfigV4(const ConfigV4Options& options) {
-  DotGeneral config = DefaultUnquantizedConfig();
+DotGeneralConfig ConfigV4(const ConfigV4Options& options) {
+  DotGeneralConfig config = DefaultUnquantizedConfig();
   SetBits(config, options.fwd_bits, options.fwd_bits, options.dlhs_bits, options.dlhs_bits, options.drhs_bits,
           options.drhs_bits);
   SetAccumulatorDType(config, options.fwd_accumulator_dtype, options.dlhs_accumulator_dtype,
@@ -160,28 +160,29 @@ DotGeneral ConfigV4(const ConfigV4Options& options) {
   return config;
 }
 
-absl::StatusOr<DotGeneral> ConfigFwdFp8(Bits fwd_bits) {
+absl::StatusOr<DotGeneralConfig> ConfigFwdFp8(Bits fwd_bits) {
   if (!fwd_bits.fp8().has_value()) {
     return absl::InvalidArgumentError("ConfigFwdFp8: fwd_bits must be Bits::E4M3() or Bits::E5M2()");
   }
-  DotGeneral config = DefaultUnquantizedConfig();
+  DotGeneralConfig config = DefaultUnquantizedConfig();
   SetBits(config, fwd_bits, fwd_bits, std::nullopt, std::nullopt, std::nullopt, std::nullopt);
   return config;
 }
 
-DotGeneral ConfigFwdFp8() { return *ConfigFwdFp8(Bits::E4M3()); }
+DotGeneralConfig ConfigFwdFp8() { return *ConfigFwdFp8(Bits::E4M3()); }
 
-void SetFwdDequantMode(DotGeneral& config, std::optional<DequantMode> lhs, std::optional<DequantMode> rhs) {
+void SetFwdDequantMode(DotGeneralConfig& config, std::optional<DequantMode> lhs, std::optional<DequantMode> rhs) {
   if (lhs.has_value()) config.fwd.lhs.dequant_mode = *lhs;
   if (rhs.has_value()) config.fwd.rhs.dequant_mode = *rhs;
 }
 
-void SetFwdCalibrationMode(DotGeneral& config, std::optional<CalibrationMode> lhs, std::optional<CalibrationMode> rhs) {
+void SetFwdCalibrationMode(DotGeneralConfig& config, std::optional<CalibrationMode> lhs,
+                           std::optional<CalibrationMode> rhs) {
   if (lhs.has_value()) config.fwd.lhs.calibration_mode = *lhs;
   if (rhs.has_value()) config.fwd.rhs.calibration_mode = *rhs;
 }
 
-void SetNumerics(DotGeneralRaw& raw, Numerics lhs, Numerics rhs) {
+void SetNumerics(DotGeneralRawConfig& raw, Numerics lhs, Numerics rhs) {
   raw.dg_accumulator_dtype = std::nullopt;
   if (IsS4OrS8(ContainerOf(lhs)) && IsS4OrS8(ContainerOf(rhs))) {
     raw.dg_accumulator_dtype = DType::kS32;
@@ -192,13 +193,13 @@ void SetNumerics(DotGeneralRaw& raw, Numerics lhs, Numerics rhs) {
   raw.rhs.quantizer.numerics = std::move(rhs);
 }
 
-void SetAccumulatorDType(DotGeneral& config, OrSkip<DType> fwd, OrSkip<DType> dlhs, OrSkip<DType> drhs) {
+void SetAccumulatorDType(DotGeneralConfig& config, OrSkip<DType> fwd, OrSkip<DType> dlhs, OrSkip<DType> drhs) {
   fwd.ApplyTo(config.fwd.dg_accumulator_dtype);
   dlhs.ApplyTo(config.dlhs.dg_accumulator_dtype);
   drhs.ApplyTo(config.drhs.dg_accumulator_dtype);
 }
 
-absl::Status SetFwdRhsDTypeInt2(DotGeneral& config) {
+absl::Status SetFwdRhsDTypeInt2(DotGeneralConfig& config) {
   auto* integer = std::get_if<IntSymmetric>(&config.fwd.rhs.quantizer.numerics);
   if (integer == nullptr || integer->bits != 2) {
     return absl::InvalidArgumentError(absl::StrCat("SetFwdRhsDTypeInt2: fwd.rhs is ",
@@ -209,28 +210,28 @@ absl::Status SetFwdRhsDTypeInt2(DotGeneral& config) {
   return absl::OkStatus();
 }
 
-void SetStochasticRounding(DotGeneral& config, bool vjp_lhs, bool vjp_rhs, NoiseKind kind,
+void SetStochasticRounding(DotGeneralConfig& config, bool vjp_lhs, bool vjp_rhs, NoiseKind kind,
                            const Axes& noise_sharing_axes) {
-  for (DotGeneralRaw* raw : {&config.dlhs, &config.drhs}) {
+  for (DotGeneralRawConfig* raw : {&config.dlhs, &config.drhs}) {
     SetNoise(raw->lhs.quantizer.numerics, vjp_lhs, kind, noise_sharing_axes);
     SetNoise(raw->rhs.quantizer.numerics, vjp_rhs, kind, noise_sharing_axes);
   }
 }
 
-void SetConstantCalibration(DotGeneral& config, double bound, std::optional<double> bias) {
+void SetConstantCalibration(DotGeneralConfig& config, double bound, std::optional<double> bias) {
   Constant constant{.bound = bound};
   if (bias.has_value()) constant.bias = *bias;
-  for (Tensor* tensor : AllTensors(config)) tensor->quantizer.calibration = constant;
+  for (TensorConfig* tensor : AllTensors(config)) tensor->quantizer.calibration = constant;
 }
 
-void SetLocalAqt(DotGeneral& config, OrSkip<LocalAqt> dlhs, OrSkip<LocalAqt> drhs) {
+void SetLocalAqt(DotGeneralConfig& config, OrSkip<LocalAqt> dlhs, OrSkip<LocalAqt> drhs) {
   dlhs.ApplyTo(config.dlhs.local_aqt);
   drhs.ApplyTo(config.drhs.local_aqt);
 }
 
-absl::Status SetUseFwdQuant(DotGeneral& config, std::optional<bool> dlhs, std::optional<bool> drhs) {
+absl::Status SetUseFwdQuant(DotGeneralConfig& config, std::optional<bool> dlhs, std::optional<bool> drhs) {
   const bool on = dlhs.value_or(false) || drhs.value_or(false);
-  for (const DotGeneralRaw* raw : {&config.fwd, &config.dlhs, &config.drhs}) {
+  for (const DotGeneralRawConfig* raw : {&config.fwd, &config.dlhs, &config.drhs}) {
     if (on && (raw->lhs_mid_alpha.has_value() || raw->rhs_mid_alpha.has_value())) {
       return absl::InvalidArgumentError(
           "SetUseFwdQuant: mid scales are configured; the forward quantization cannot be used again with them");
@@ -241,14 +242,14 @@ absl::Status SetUseFwdQuant(DotGeneral& config, std::optional<bool> dlhs, std::o
   return absl::OkStatus();
 }
 
-absl::Status SetUseMidQuant(DotGeneral& config, std::optional<double> fwd_alpha, std::optional<double> dlhs_alpha,
+absl::Status SetUseMidQuant(DotGeneralConfig& config, std::optional<double> fwd_alpha, std::optional<double> dlhs_alpha,
                             std::optional<double> drhs_alpha) {
   const bool on = fwd_alpha.has_value() || dlhs_alpha.has_value() || drhs_alpha.has_value();
   if (on && (config.dlhs.rhs.use_fwd_quant || config.drhs.rhs.use_fwd_quant)) {
     return absl::InvalidArgumentError(
         "SetUseMidQuant: use_fwd_quant is configured; with mid scales the forward quantization cannot be used again");
   }
-  const auto set = [](DotGeneralRaw& raw, std::optional<double> alpha) {
+  const auto set = [](DotGeneralRawConfig& raw, std::optional<double> alpha) {
     if (alpha.has_value()) raw.lhs_mid_alpha = raw.rhs_mid_alpha = alpha;
   };
   set(config.fwd, fwd_alpha);
@@ -257,8 +258,8 @@ absl::Status SetUseMidQuant(DotGeneral& config, std::optional<double> fwd_alpha,
   return absl::OkStatus();
 }
 
-void SetAutoCalibScale(DotGeneral& config, const std::vector<double>& candidates) {
-  for (DotGeneralRaw* raw : {&config.fwd, &config.dlhs, &config.drhs}) {
+void SetAutoCalibScale(DotGeneralConfig& config, const std::vector<double>& candidates) {
+  for (DotGeneralRawConfig* raw : {&config.fwd, &config.dlhs, &config.drhs}) {
     std::optional<Calibration>& calibration = raw->rhs.quantizer.calibration;
     SnrSearch search{.candidates = candidates};
     if (calibration.has_value()) search.po2_scale = std::visit([](const auto& c) { return c.po2_scale; }, *calibration);
@@ -266,8 +267,8 @@ void SetAutoCalibScale(DotGeneral& config, const std::vector<double>& candidates
   }
 }
 
-void SetIntNumericsPreserveZero(DotGeneral& config, bool preserve_zero) {
-  for (Tensor* tensor : AllTensors(config)) {
+void SetIntNumericsPreserveZero(DotGeneralConfig& config, bool preserve_zero) {
+  for (TensorConfig* tensor : AllTensors(config)) {
     auto* integer = std::get_if<IntSymmetric>(&tensor->quantizer.numerics);
     if (integer == nullptr) continue;
     integer->preserve_zero = preserve_zero;
@@ -275,14 +276,14 @@ void SetIntNumericsPreserveZero(DotGeneral& config, bool preserve_zero) {
   }
 }
 
-absl::Status SetAbsmaxCalibScale(DotGeneral& config, double scale) {
-  for (const Tensor* tensor : AllTensors(config)) {
+absl::Status SetAbsmaxCalibScale(DotGeneralConfig& config, double scale) {
+  for (const TensorConfig* tensor : AllTensors(config)) {
     const std::optional<Calibration>& calibration = tensor->quantizer.calibration;
     if (!calibration.has_value() || std::holds_alternative<AbsMax>(*calibration)) continue;
     return absl::InvalidArgumentError(
         "SetAbsmaxCalibScale: a calibration other than AbsMax is configured; set its own bound instead");
   }
-  for (Tensor* tensor : AllTensors(config)) {
+  for (TensorConfig* tensor : AllTensors(config)) {
     if (!tensor->quantizer.calibration.has_value()) continue;
     std::get<AbsMax>(*tensor->quantizer.calibration).clipping_scale = scale;
     auto* integer = std::get_if<IntSymmetric>(&tensor->quantizer.numerics);
@@ -291,9 +292,9 @@ absl::Status SetAbsmaxCalibScale(DotGeneral& config, double scale) {
   return absl::OkStatus();
 }
 
-void SetBits(DotGeneral& config, Bits fwd_lhs, Bits fwd_rhs, Bits dlhs_lhs, Bits dlhs_rhs, Bits drhs_lhs,
+void SetBits(DotGeneralConfig& config, Bits fwd_lhs, Bits fwd_rhs, Bits dlhs_lhs, Bits dlhs_rhs, Bits drhs_lhs,
              Bits drhs_rhs) {
-  const auto set = [](DotGeneralRaw& raw, Bits lhs, Bits rhs) {
+  const auto set = [](DotGeneralRawConfig& raw, Bits lhs, Bits rhs) {
     SetTensorBits(raw.lhs, lhs);
     SetTensorBits(raw.rhs, rhs);
     SetNumerics(raw, raw.lhs.quantizer.numerics, raw.rhs.quantizer.numerics);
@@ -305,13 +306,13 @@ void SetBits(DotGeneral& config, Bits fwd_lhs, Bits fwd_rhs, Bits dlhs_lhs, Bits
   if (fwd_lhs.quantized()) config.drhs.rhs.use_fwd_quant = false;
 }
 
-void SetFwdCalibration(DotGeneral& config, const Calibration& calibration) {
+void SetFwdCalibration(DotGeneralConfig& config, const Calibration& calibration) {
   config.fwd.lhs.quantizer.calibration = calibration;
   config.fwd.rhs.quantizer.calibration = calibration;
 }
 
-void SetScaleDType(DotGeneral& config, std::optional<DType> scale_dtype) {
-  for (Tensor* tensor : AllTensors(config)) tensor->quantizer.scale_dtype = scale_dtype;
+void SetScaleDType(DotGeneralConfig& config, std::optional<DType> scale_dtype) {
+  for (TensorConfig* tensor : AllTensors(config)) tensor->quantizer.scale_dtype = scale_dtype;
 }
 
 }  // namespace aqt

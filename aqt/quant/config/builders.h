@@ -66,12 +66,12 @@ Quantizer QuantizerMake(Bits bits, bool preserve_max_val = false, bool scale_sto
 
 // One contraction with operands of these bits. The accumulator is s32 when both have 2 to 8 bits, f32 when both are
 // 8-bit floats, null otherwise.
-DotGeneralRaw DotGeneralRawMake(Bits lhs_bits, Bits rhs_bits, std::optional<LocalAqt> local_aqt = std::nullopt,
-                                bool allow_dummy_gradients = false);
+DotGeneralRawConfig DotGeneralRawMake(Bits lhs_bits, Bits rhs_bits, std::optional<LocalAqt> local_aqt = std::nullopt,
+                                      bool allow_dummy_gradients = false);
 
 // For ConvGeneralPlan with 1 to 3 spatial axes: DotGeneralRawMake with one lhs scale per example and one rhs scale per
 // output channel, written out as calib_shared_axes.
-DotGeneralRaw ConvGeneralDilatedMake(int spatial_dims, Bits lhs_bits, Bits rhs_bits);
+DotGeneralRawConfig ConvGeneralDilatedMake(int spatial_dims, Bits lhs_bits, Bits rhs_bits);
 
 // Options of DotGeneralMake.
 struct DotGeneralMakeOptions {
@@ -81,10 +81,10 @@ struct DotGeneralMakeOptions {
   bool allow_dummy_gradients = false;  // allow_dummy_gradient_into_qtensor of all three
 };
 // A contraction and its gradients with operands of these bits. Rounds to nearest everywhere.
-DotGeneral DotGeneralMake(Bits lhs_bits, Bits rhs_bits, const DotGeneralMakeOptions& options = {});
+DotGeneralConfig DotGeneralMake(Bits lhs_bits, Bits rhs_bits, const DotGeneralMakeOptions& options = {});
 
 // A configuration that quantizes nothing.
-DotGeneral DefaultUnquantizedConfig();
+DotGeneralConfig DefaultUnquantizedConfig();
 
 // Options of FullyQuantized.
 struct FullyQuantizedOptions {
@@ -100,9 +100,9 @@ struct FullyQuantizedOptions {
   std::optional<LocalAqt> dlhs_local_aqt = std::nullopt, drhs_local_aqt = std::nullopt;
 };
 // Quantizes all six operands. InvalidArgument for contradictory noise flags.
-absl::StatusOr<DotGeneral> FullyQuantized(const FullyQuantizedOptions& options);
+absl::StatusOr<DotGeneralConfig> FullyQuantized(const FullyQuantizedOptions& options);
 // FullyQuantized with the default options.
-DotGeneral FullyQuantized();
+DotGeneralConfig FullyQuantized();
 
 // Options of ConfigV3.
 struct ConfigV3Options {
@@ -118,7 +118,7 @@ struct ConfigV3Options {
 };
 // Quantizes forward and gradient separately, with noise on the incoming gradient only. The accumulators are as given,
 // regardless of the bits.
-DotGeneral ConfigV3(const ConfigV3Options& options = {});
+DotGeneralConfig ConfigV3(const ConfigV3Options& options = {});
 
 // Options of ConfigV4.
 struct ConfigV4Options {
@@ -136,57 +136,58 @@ struct ConfigV4Options {
   std::optional<double> drhs_mid_alpha_both = std::nullopt;
 };
 // ConfigV3 with accumulators that follow from the bits by default, and with use_fwd_quant and mid alphas as options.
-DotGeneral ConfigV4(const ConfigV4Options& options = {});
+DotGeneralConfig ConfigV4(const ConfigV4Options& options = {});
 
 // 8-bit floats forward, nothing backward. InvalidArgument for other bits.
-absl::StatusOr<DotGeneral> ConfigFwdFp8(Bits fwd_bits);
-DotGeneral ConfigFwdFp8();
+absl::StatusOr<DotGeneralConfig> ConfigFwdFp8(Bits fwd_bits);
+DotGeneralConfig ConfigFwdFp8();
 
 // ---- setters: each changes only the fields that it names
 
 // Sets the DequantMode of each side of fwd; null leaves it unchanged.
-void SetFwdDequantMode(DotGeneral& config, std::optional<DequantMode> lhs, std::optional<DequantMode> rhs);
+void SetFwdDequantMode(DotGeneralConfig& config, std::optional<DequantMode> lhs, std::optional<DequantMode> rhs);
 // Sets the CalibrationMode of each side of fwd; null leaves it unchanged.
-void SetFwdCalibrationMode(DotGeneral& config, std::optional<CalibrationMode> lhs, std::optional<CalibrationMode> rhs);
+void SetFwdCalibrationMode(DotGeneralConfig& config, std::optional<CalibrationMode> lhs,
+                           std::optional<CalibrationMode> rhs);
 // Sets the numerics of both sides, and the accumulator: s32 when both containers are s4 or s8, else f32 when either
 // side is Fp8, else null.
-void SetNumerics(DotGeneralRaw& raw, Numerics lhs, Numerics rhs);
+void SetNumerics(DotGeneralRawConfig& raw, Numerics lhs, Numerics rhs);
 // Sets the accumulator dtype of each contraction.
-void SetAccumulatorDType(DotGeneral& config, OrSkip<DType> fwd, OrSkip<DType> dlhs, OrSkip<DType> drhs);
+void SetAccumulatorDType(DotGeneralConfig& config, OrSkip<DType> fwd, OrSkip<DType> dlhs, OrSkip<DType> drhs);
 // Gives fwd.rhs the container s2. The accumulator does not change: set it to f32, since s2 rules out s32, and null with
 // s8 means sums of 8 bits that wrap around.
 // InvalidArgument unless fwd.rhs is an IntSymmetric of 2 bits.
-absl::Status SetFwdRhsDTypeInt2(DotGeneral& config);
+absl::Status SetFwdRhsDTypeInt2(DotGeneralConfig& config);
 // Turns noise on or off in dlhs and drhs only, on their lhs (the gradient) and rhs. Fp8 gets its own flag; NoNumerics
 // is left unchanged.
-void SetStochasticRounding(DotGeneral& config, bool vjp_lhs, bool vjp_rhs, NoiseKind kind = NoiseKind::kJaxUniform,
-                           const Axes& noise_sharing_axes = {});
+void SetStochasticRounding(DotGeneralConfig& config, bool vjp_lhs, bool vjp_rhs,
+                           NoiseKind kind = NoiseKind::kJaxUniform, const Axes& noise_sharing_axes = {});
 // Sets Constant calibration on all six operands.
-void SetConstantCalibration(DotGeneral& config, double bound = 1, std::optional<double> bias = std::nullopt);
+void SetConstantCalibration(DotGeneralConfig& config, double bound = 1, std::optional<double> bias = std::nullopt);
 // Sets the LocalAqt of dlhs and drhs.
-void SetLocalAqt(DotGeneral& config, OrSkip<LocalAqt> dlhs, OrSkip<LocalAqt> drhs);
+void SetLocalAqt(DotGeneralConfig& config, OrSkip<LocalAqt> dlhs, OrSkip<LocalAqt> drhs);
 // Sets use_fwd_quant of the rhs of dlhs and drhs; null leaves it unchanged. InvalidArgument together with mid alphas.
-absl::Status SetUseFwdQuant(DotGeneral& config, std::optional<bool> dlhs, std::optional<bool> drhs);
+absl::Status SetUseFwdQuant(DotGeneralConfig& config, std::optional<bool> dlhs, std::optional<bool> drhs);
 // Sets the mid alphas of both sides of each contraction; null leaves them unchanged. InvalidArgument together with
 // use_fwd_quant.
-absl::Status SetUseMidQuant(DotGeneral& config, std::optional<double> fwd_alpha, std::optional<double> dlhs_alpha,
+absl::Status SetUseMidQuant(DotGeneralConfig& config, std::optional<double> fwd_alpha, std::optional<double> dlhs_alpha,
                             std::optional<double> drhs_alpha);
 // Sets SnrSearch with these candidates on the rhs of all three contractions; po2_scale is kept.
-void SetAutoCalibScale(DotGeneral& config, const std::vector<double>& candidates);
+void SetAutoCalibScale(DotGeneralConfig& config, const std::vector<double>& candidates);
 // Sets preserve_zero on every IntSymmetric of all six operands. The container becomes that of NumericsFromBits, or null
 // when `preserve_zero` is false.
-void SetIntNumericsPreserveZero(DotGeneral& config, bool preserve_zero);
+void SetIntNumericsPreserveZero(DotGeneralConfig& config, bool preserve_zero);
 // Sets the clipping scale of every AbsMax; below 1, every IntSymmetric with one gets clip_gradient. InvalidArgument if
 // another kind of calibration is configured.
-absl::Status SetAbsmaxCalibScale(DotGeneral& config, double scale);
+absl::Status SetAbsmaxCalibScale(DotGeneralConfig& config, double scale);
 // Sets the numerics of all six operands, AbsMax on those with bits (the others keep their calibration), and the
 // accumulators as SetNumerics does; use_fwd_quant becomes false where the matching forward operand is quantized.
-void SetBits(DotGeneral& config, Bits fwd_lhs, Bits fwd_rhs, Bits dlhs_lhs, Bits dlhs_rhs, Bits drhs_lhs,
+void SetBits(DotGeneralConfig& config, Bits fwd_lhs, Bits fwd_rhs, Bits dlhs_lhs, Bits dlhs_rhs, Bits drhs_lhs,
              Bits drhs_rhs);
 // Sets the calibration of both sides of fwd.
-void SetFwdCalibration(DotGeneral& config, const Calibration& calibration);
+void SetFwdCalibration(DotGeneralConfig& config, const Calibration& calibration);
 // Sets the dtype of the scales of all six operands.
-void SetScaleDType(DotGeneral& config, std::optional<DType> scale_dtype);
+void SetScaleDType(DotGeneralConfig& config, std::optional<DType> scale_dtype);
 
 }  // namespace aqt
 

@@ -30,11 +30,11 @@ IntSymmetric Int(int bits, std::optional<DType> dtype, std::optional<Noise> nois
   return {.bits = bits, .preserve_zero = bits != 1, .noise = noise, .dtype = dtype};
 }
 
-Tensor Quantized(Numerics numerics, bool use_fwd_quant = false) {
+TensorConfig Quantized(Numerics numerics, bool use_fwd_quant = false) {
   return {.quantizer = {.numerics = std::move(numerics), .calibration = AbsMax{}}, .use_fwd_quant = use_fwd_quant};
 }
 
-DotGeneralRaw Raw(Tensor lhs, Tensor rhs, std::optional<DType> accumulator) {
+DotGeneralRawConfig Raw(TensorConfig lhs, TensorConfig rhs, std::optional<DType> accumulator) {
   return {.lhs = std::move(lhs), .rhs = std::move(rhs), .dg_accumulator_dtype = accumulator};
 }
 
@@ -67,20 +67,20 @@ TEST(DotGeneralRawMake, Accumulator) {
 TEST(FullyQuantized, Defaults) {
   const Noise noise{};
   const Numerics plain = Int(8, DType::kS8), noisy = Int(8, DType::kS8, noise);
-  const DotGeneralRaw backward = Raw(Quantized(noisy), Quantized(noisy, true), DType::kS32);
-  const DotGeneral want{
+  const DotGeneralRawConfig backward = Raw(Quantized(noisy), Quantized(noisy, true), DType::kS32);
+  const DotGeneralConfig want{
       .fwd = Raw(Quantized(plain), Quantized(plain), DType::kS32), .dlhs = backward, .drhs = backward};
   EXPECT_EQ(FullyQuantized(), want);
 }
 
 TEST(FullyQuantized, Options) {
-  const absl::StatusOr<DotGeneral> gradient_only = FullyQuantized({.use_stochastic_rounding = std::nullopt,
-                                                                   .vjp_lhs_stochastic_rounding = true,
-                                                                   .vjp_rhs_stochastic_rounding = false});
+  const absl::StatusOr<DotGeneralConfig> gradient_only = FullyQuantized({.use_stochastic_rounding = std::nullopt,
+                                                                         .vjp_lhs_stochastic_rounding = true,
+                                                                         .vjp_rhs_stochastic_rounding = false});
   ASSERT_TRUE(gradient_only.ok());
   EXPECT_TRUE(std::get<IntSymmetric>(gradient_only->dlhs.lhs.quantizer.numerics).noise.has_value());
   EXPECT_FALSE(std::get<IntSymmetric>(gradient_only->dlhs.rhs.quantizer.numerics).noise.has_value());
-  const absl::StatusOr<DotGeneral> bound = FullyQuantized({.fwd_bits = 4, .use_dummy_static_bound = true});
+  const absl::StatusOr<DotGeneralConfig> bound = FullyQuantized({.fwd_bits = 4, .use_dummy_static_bound = true});
   ASSERT_TRUE(bound.ok());
   EXPECT_EQ(*bound->drhs.rhs.quantizer.calibration, Calibration(Constant{.bound = 1.0}));
   EXPECT_EQ(std::get<IntSymmetric>(bound->fwd.rhs.quantizer.numerics).dtype, DType::kS4);
@@ -115,36 +115,36 @@ TEST(FullyQuantized, ContradictingFlags) {
 
 TEST(ConfigV3, Defaults) {
   const Numerics plain = Int(8, DType::kS8);
-  const DotGeneral want{.fwd = Raw(Quantized(plain), Quantized(plain), DType::kS32),
-                        .dlhs = Raw(Quantized(Int(8, DType::kS8, Noise{})), Quantized(plain), DType::kS32),
-                        .drhs = {}};
+  const DotGeneralConfig want{.fwd = Raw(Quantized(plain), Quantized(plain), DType::kS32),
+                              .dlhs = Raw(Quantized(Int(8, DType::kS8, Noise{})), Quantized(plain), DType::kS32),
+                              .drhs = {}};
   EXPECT_EQ(ConfigV3(), want);
   // Accumulators are as given, regardless of the bits.
   EXPECT_EQ(ConfigV3({.fwd_bits = 12}).fwd.dg_accumulator_dtype, DType::kS32);
-  DotGeneral bound = want;
+  DotGeneralConfig bound = want;
   SetConstantCalibration(bound, 1.0);
   EXPECT_EQ(ConfigV3({.use_dummy_static_bound = true}), bound);
 }
 
 TEST(ConfigV4, Defaults) {
-  const DotGeneral config = ConfigV4();
+  const DotGeneralConfig config = ConfigV4();
   EXPECT_EQ(config.fwd, ConfigV3().fwd);
   EXPECT_EQ(config.dlhs, ConfigV3().dlhs);
-  EXPECT_EQ(config.drhs, DotGeneralRaw{});
+  EXPECT_EQ(config.drhs, DotGeneralRawConfig{});
   EXPECT_EQ(ConfigV4({.fwd_bits = 12}).fwd.dg_accumulator_dtype, std::nullopt);
-  const DotGeneral chosen = ConfigV4({.drhs_bits = 8,
-                                      .rng_type = NoiseKind::kRandomCenteredUniform,
-                                      .fwd_accumulator_dtype = DType::kF32,
-                                      .dlhs_accumulator_dtype = std::nullopt,
-                                      .drhs_use_fwd_quant = true,
-                                      .dlhs_mid_alpha_both = 0.5});
+  const DotGeneralConfig chosen = ConfigV4({.drhs_bits = 8,
+                                            .rng_type = NoiseKind::kRandomCenteredUniform,
+                                            .fwd_accumulator_dtype = DType::kF32,
+                                            .dlhs_accumulator_dtype = std::nullopt,
+                                            .drhs_use_fwd_quant = true,
+                                            .dlhs_mid_alpha_both = 0.5});
   EXPECT_EQ(chosen.fwd.dg_accumulator_dtype, DType::kF32);
   EXPECT_EQ(chosen.dlhs.dg_accumulator_dtype, std::nullopt);
   EXPECT_EQ(chosen.drhs.dg_accumulator_dtype, DType::kS32);
   EXPECT_EQ(chosen.dlhs.lhs_mid_alpha, 0.5);
   EXPECT_EQ(chosen.dlhs.rhs_mid_alpha, 0.5);
   EXPECT_EQ(chosen.fwd.lhs_mid_alpha, std::nullopt);
-  DotGeneral bound = ConfigV4();
+  DotGeneralConfig bound = ConfigV4();
   SetConstantCalibration(bound, 1.0);
   EXPECT_EQ(ConfigV4({.use_dummy_static_bound = true}), bound);
   EXPECT_EQ(std::get<IntSymmetric>(chosen.drhs.lhs.quantizer.numerics).noise->kind, NoiseKind::kRandomCenteredUniform);
@@ -153,10 +153,10 @@ TEST(ConfigV4, Defaults) {
 }
 
 TEST(ConfigFwdFp8, Defaults) {
-  const DotGeneral config = ConfigFwdFp8();
+  const DotGeneralConfig config = ConfigFwdFp8();
   EXPECT_EQ(config.fwd, Raw(Quantized(Fp8{}), Quantized(Fp8{}), DType::kF32));
-  EXPECT_EQ(config.dlhs, DotGeneralRaw{});
-  EXPECT_EQ(config.drhs, DotGeneralRaw{});
+  EXPECT_EQ(config.dlhs, DotGeneralRawConfig{});
+  EXPECT_EQ(config.drhs, DotGeneralRawConfig{});
   const Numerics e5m2 = NumericsFromBits(Bits::E5M2());
   EXPECT_EQ(ConfigFwdFp8(Bits::E5M2())->fwd, Raw(Quantized(e5m2), Quantized(e5m2), DType::kF32));
   for (const Bits bits : {Bits(8), Bits()}) {
@@ -166,13 +166,13 @@ TEST(ConfigFwdFp8, Defaults) {
 }
 
 TEST(DotGeneralMake, FwdQuantWhereThereIsOne) {
-  const DotGeneral weight_only = DotGeneralMake(std::nullopt, 8);
+  const DotGeneralConfig weight_only = DotGeneralMake(std::nullopt, 8);
   EXPECT_TRUE(weight_only.dlhs.rhs.use_fwd_quant);
   EXPECT_FALSE(weight_only.drhs.rhs.use_fwd_quant);
   EXPECT_FALSE(DotGeneralMake(8, 8, {.use_fwd_quant = false}).dlhs.rhs.use_fwd_quant);
   EXPECT_TRUE(DotGeneralRawMake(8, 8, std::nullopt, true).allow_dummy_gradient_into_qtensor);
-  const DotGeneral dummy = DotGeneralMake(8, 8, {.allow_dummy_gradients = true});
-  for (const DotGeneralRaw* raw : {&dummy.fwd, &dummy.dlhs, &dummy.drhs}) {
+  const DotGeneralConfig dummy = DotGeneralMake(8, 8, {.allow_dummy_gradients = true});
+  for (const DotGeneralRawConfig* raw : {&dummy.fwd, &dummy.dlhs, &dummy.drhs}) {
     EXPECT_TRUE(raw->allow_dummy_gradient_into_qtensor);
   }
 }
@@ -181,7 +181,7 @@ TEST(DotGeneralMake, FwdQuantWhereThereIsOne) {
 
 // "fwd.lhs.quantizer.int_symmetric.bits: 8", ... for each field that the text of a configuration sets; abs_max and
 // noise, which may be empty, count as fields themselves.
-std::set<std::string> Fields(const DotGeneral& config) {
+std::set<std::string> Fields(const DotGeneralConfig& config) {
   std::set<std::string> fields;
   std::vector<std::string> path;
   const std::string text = ToText(config);
@@ -202,7 +202,7 @@ std::set<std::string> Fields(const DotGeneral& config) {
 }
 
 // "-" and "+" lines, as in a textual diff.
-std::vector<std::string> Difference(const DotGeneral& before, const DotGeneral& after) {
+std::vector<std::string> Difference(const DotGeneralConfig& before, const DotGeneralConfig& after) {
   const std::set<std::string> a = Fields(before), b = Fields(after);
   std::vector<std::string> lines;
   for (const std::string& field : a) {
@@ -228,53 +228,53 @@ std::vector<std::string> Each(const std::vector<std::string>& lines,
 
 struct SetterCase {
   std::string name;
-  DotGeneral config;
-  std::function<absl::Status(DotGeneral&)> set;
+  DotGeneralConfig config;
+  std::function<absl::Status(DotGeneralConfig&)> set;
   std::vector<std::string> difference;
 };
 
 // Each changes the fields that it names and no others.
 void ExpectDifferences(const std::vector<SetterCase>& cases) {
   for (const SetterCase& c : cases) {
-    DotGeneral config = c.config;
+    DotGeneralConfig config = c.config;
     const absl::Status status = c.set(config);
     EXPECT_TRUE(status.ok()) << c.name << status;
     EXPECT_THAT(Difference(c.config, config), ::testing::UnorderedElementsAreArray(c.difference)) << c.name;
   }
 }
 
-std::function<absl::Status(DotGeneral&)> Always(void (*f)(DotGeneral&)) {
-  return [f](DotGeneral& c) {
+std::function<absl::Status(DotGeneralConfig&)> Always(void (*f)(DotGeneralConfig&)) {
+  return [f](DotGeneralConfig& c) {
     f(c);
     return absl::OkStatus();
   };
 }
 
 // With a scale that is a power of two in one place.
-DotGeneral Po2() {
-  DotGeneral config = FullyQuantized();
+DotGeneralConfig Po2() {
+  DotGeneralConfig config = FullyQuantized();
   config.fwd.rhs.quantizer.calibration = AbsMax{.po2_scale = true};
   return config;
 }
 
 // clang-format off
 TEST(Setters, OfModesChangeTheFieldsThatTheyNameAndNoOthers) {
-  const DotGeneral v4 = ConfigV4();
-  DotGeneral alphas = v4, local = v4;
+  const DotGeneralConfig v4 = ConfigV4();
+  DotGeneralConfig alphas = v4, local = v4;
   alphas.dlhs.lhs_mid_alpha = 0.25;
   local.dlhs.local_aqt = local.drhs.local_aqt = LocalAqt{.contraction_axis_shard_count = 2};
   ExpectDifferences({
       {"SetFwdDequantMode", FullyQuantized(),
-       Always([](DotGeneral& c) { SetFwdDequantMode(c, DequantMode::kThisInput, std::nullopt); }),
+       Always([](DotGeneralConfig& c) { SetFwdDequantMode(c, DequantMode::kThisInput, std::nullopt); }),
        {"+fwd.lhs.dequant_mode: DEQUANT_MODE_THIS_INPUT"}},
       {"SetFwdCalibrationMode", FullyQuantized(),
-       Always([](DotGeneral& c) { SetFwdCalibrationMode(c, std::nullopt, CalibrationMode::kRemainingAxis); }),
+       Always([](DotGeneralConfig& c) { SetFwdCalibrationMode(c, std::nullopt, CalibrationMode::kRemainingAxis); }),
        {"+fwd.rhs.calibration_mode: CALIBRATION_MODE_REMAINING_AXIS"}},
-      {"SetLocalAqt", local, Always([](DotGeneral& c) { SetLocalAqt(c, kSkip, std::nullopt); }),
+      {"SetLocalAqt", local, Always([](DotGeneralConfig& c) { SetLocalAqt(c, kSkip, std::nullopt); }),
        {"-drhs.local_aqt.contraction_axis_shard_count: 2"}},
-      {"SetUseFwdQuant", v4, [](DotGeneral& c) { return SetUseFwdQuant(c, true, std::nullopt); },
+      {"SetUseFwdQuant", v4, [](DotGeneralConfig& c) { return SetUseFwdQuant(c, true, std::nullopt); },
        {"+dlhs.rhs.use_fwd_quant: true"}},
-      {"SetUseMidQuant", alphas, [](DotGeneral& c) { return SetUseMidQuant(c, 0.5, std::nullopt, 0.75); },
+      {"SetUseMidQuant", alphas, [](DotGeneralConfig& c) { return SetUseMidQuant(c, 0.5, std::nullopt, 0.75); },
        {"+drhs.lhs_mid_alpha: 0.75", "+drhs.rhs_mid_alpha: 0.75", "+fwd.lhs_mid_alpha: 0.5",
         "+fwd.rhs_mid_alpha: 0.5"}},
   });
@@ -283,7 +283,7 @@ TEST(Setters, OfModesChangeTheFieldsThatTheyNameAndNoOthers) {
 TEST(Setters, OfNumericsChangeTheFieldsThatTheyNameAndNoOthers) {
   const std::string noise = ".quantizer.int_symmetric.noise";
   ExpectDifferences({
-      {"SetNumerics", FullyQuantized(), Always([](DotGeneral& c) { SetNumerics(c.dlhs, Fp8{}, NoNumerics{}); }),
+      {"SetNumerics", FullyQuantized(), Always([](DotGeneralConfig& c) { SetNumerics(c.dlhs, Fp8{}, NoNumerics{}); }),
        {"-dlhs.dg_accumulator_dtype: \"s32\"", "-dlhs.lhs.quantizer.int_symmetric.bits: 8",
         "-dlhs.lhs.quantizer.int_symmetric.dtype: \"s8\"", "-dlhs.lhs" + noise + " {}",
         "-dlhs.lhs" + noise + ".kind: NOISE_KIND_JAX_UNIFORM", "-dlhs.rhs.quantizer.int_symmetric.bits: 8",
@@ -292,26 +292,26 @@ TEST(Setters, OfNumericsChangeTheFieldsThatTheyNameAndNoOthers) {
         "+dlhs.lhs.quantizer.fp8.dtype: \"e4m3fn\"", "+dlhs.lhs.quantizer.fp8.exponent_bits: 4",
         "+dlhs.lhs.quantizer.fp8.mantissa_bits: 3"}},
       {"SetAccumulatorDType", FullyQuantized(),
-       Always([](DotGeneral& c) { SetAccumulatorDType(c, DType::kF32, kSkip, std::nullopt); }),
+       Always([](DotGeneralConfig& c) { SetAccumulatorDType(c, DType::kF32, kSkip, std::nullopt); }),
        {"-drhs.dg_accumulator_dtype: \"s32\"", "-fwd.dg_accumulator_dtype: \"s32\"",
         "+drhs.dg_accumulator_dtype: \"none\"", "+fwd.dg_accumulator_dtype: \"f32\""}},
       {"SetFwdRhsDTypeInt2", DotGeneralMake(8, 2), SetFwdRhsDTypeInt2,
        {"-fwd.rhs.quantizer.int_symmetric.dtype: \"s8\"", "+fwd.rhs.quantizer.int_symmetric.dtype: \"s2\""}},
       {"SetStochasticRounding on", DotGeneralMake(8, 8, {.bwd_bits = 8}),
-       Always([](DotGeneral& c) { SetStochasticRounding(c, true, false, NoiseKind::kRandomCenteredUniform, {0}); }),
+       Always([](DotGeneralConfig& c) { SetStochasticRounding(c, true, false, NoiseKind::kRandomCenteredUniform, {0}); }),
        Each({"+*.lhs" + noise + " {}", "+*.lhs" + noise + ".kind: NOISE_KIND_RANDOM_CENTERED_UNIFORM",
              "+*.lhs" + noise + ".noise_sharing_axes: [0]"},
             {"dlhs", "drhs"})},
-      {"SetStochasticRounding off", FullyQuantized(), Always([](DotGeneral& c) { SetStochasticRounding(c, false, false); }),
+      {"SetStochasticRounding off", FullyQuantized(), Always([](DotGeneralConfig& c) { SetStochasticRounding(c, false, false); }),
        Each({"-*.?" + noise + " {}", "-*.?" + noise + ".kind: NOISE_KIND_JAX_UNIFORM"}, {"dlhs", "drhs"})},
       {"SetStochasticRounding of fp8", DotGeneralMake(8, 8, {.bwd_bits = Bits::E5M2()}),
-       Always([](DotGeneral& c) { SetStochasticRounding(c, false, true); }),
+       Always([](DotGeneralConfig& c) { SetStochasticRounding(c, false, true); }),
        Each({"+*.rhs.quantizer.fp8.stochastic_rounding: true"}, {"dlhs", "drhs"})},
       {"SetIntNumericsPreserveZero", ConfigV4({.fwd_bits = Bits::E4M3()}),
-       Always([](DotGeneral& c) { SetIntNumericsPreserveZero(c, false); }),
+       Always([](DotGeneralConfig& c) { SetIntNumericsPreserveZero(c, false); }),
        Each({"-dlhs.?.quantizer.int_symmetric.dtype: \"s8\"", "+dlhs.?.quantizer.int_symmetric.dtype: \"none\"",
              "+dlhs.?.quantizer.int_symmetric.preserve_zero: false"})},
-      {"SetBits", Po2(), Always([](DotGeneral& c) { SetBits(c, std::nullopt, 4, 8, 8, 8, 8); }),
+      {"SetBits", Po2(), Always([](DotGeneralConfig& c) { SetBits(c, std::nullopt, 4, 8, 8, 8, 8); }),
        {"-dlhs.lhs" + noise + " {}", "-dlhs.lhs" + noise + ".kind: NOISE_KIND_JAX_UNIFORM", "-dlhs.rhs" + noise + " {}",
         "-dlhs.rhs" + noise + ".kind: NOISE_KIND_JAX_UNIFORM", "-dlhs.rhs.use_fwd_quant: true",
         "-drhs.lhs" + noise + " {}", "-drhs.lhs" + noise + ".kind: NOISE_KIND_JAX_UNIFORM", "-drhs.rhs" + noise + " {}",
@@ -324,24 +324,24 @@ TEST(Setters, OfNumericsChangeTheFieldsThatTheyNameAndNoOthers) {
 }
 
 TEST(Setters, OfCalibrationsChangeTheFieldsThatTheyNameAndNoOthers) {
-  const DotGeneral v4 = ConfigV4();
+  const DotGeneralConfig v4 = ConfigV4();
   ExpectDifferences({
-      {"SetConstantCalibration", FullyQuantized(), Always([](DotGeneral& c) { SetConstantCalibration(c, 3, 0.5); }),
+      {"SetConstantCalibration", FullyQuantized(), Always([](DotGeneralConfig& c) { SetConstantCalibration(c, 3, 0.5); }),
        Each({"-*.?.quantizer.abs_max {}", "+*.?.quantizer.constant.bound.number: 3",
              "+*.?.quantizer.constant.bias.number: 0.5"})},
-      {"SetAutoCalibScale", Po2(), Always([](DotGeneral& c) { SetAutoCalibScale(c, {1, 0.5}); }),
+      {"SetAutoCalibScale", Po2(), Always([](DotGeneralConfig& c) { SetAutoCalibScale(c, {1, 0.5}); }),
        {"-dlhs.rhs.quantizer.abs_max {}", "-drhs.rhs.quantizer.abs_max {}", "-fwd.rhs.quantizer.abs_max {}",
         "-fwd.rhs.quantizer.abs_max.po2_scale: true", "+dlhs.rhs.quantizer.snr_search.candidates: [1, 0.5]",
         "+drhs.rhs.quantizer.snr_search.candidates: [1, 0.5]", "+fwd.rhs.quantizer.snr_search.candidates: [1, 0.5]",
         "+fwd.rhs.quantizer.snr_search.po2_scale: true"}},
-      {"SetAbsmaxCalibScale at 1", v4, [](DotGeneral& c) { return SetAbsmaxCalibScale(c, 1); },
+      {"SetAbsmaxCalibScale at 1", v4, [](DotGeneralConfig& c) { return SetAbsmaxCalibScale(c, 1); },
        Each({"+*.?.quantizer.abs_max.clipping_scale: 1"}, {"fwd", "dlhs"})},
-      {"SetAbsmaxCalibScale below 1", v4, [](DotGeneral& c) { return SetAbsmaxCalibScale(c, 0.5); },
+      {"SetAbsmaxCalibScale below 1", v4, [](DotGeneralConfig& c) { return SetAbsmaxCalibScale(c, 0.5); },
        Each({"+*.?.quantizer.abs_max.clipping_scale: 0.5", "+*.?.quantizer.int_symmetric.clip_gradient: true"},
             {"fwd", "dlhs"})},
-      {"SetFwdCalibration", FullyQuantized(), Always([](DotGeneral& c) { SetFwdCalibration(c, AbsMax{.po2_scale = true}); }),
+      {"SetFwdCalibration", FullyQuantized(), Always([](DotGeneralConfig& c) { SetFwdCalibration(c, AbsMax{.po2_scale = true}); }),
        Each({"+fwd.?.quantizer.abs_max.po2_scale: true"})},
-      {"SetScaleDType", FullyQuantized(), Always([](DotGeneral& c) { SetScaleDType(c, DType::kBF16); }),
+      {"SetScaleDType", FullyQuantized(), Always([](DotGeneralConfig& c) { SetScaleDType(c, DType::kBF16); }),
        Each({"+*.?.quantizer.scale_dtype: \"bf16\""})},
   });
 }
@@ -349,8 +349,8 @@ TEST(Setters, OfCalibrationsChangeTheFieldsThatTheyNameAndNoOthers) {
 
 TEST(SetFwdRhsDTypeInt2, NeedsTwoBits) {
   for (const Bits bits : {Bits(4), Bits::E4M3(), Bits()}) {
-    DotGeneral config = DotGeneralMake(8, bits);
-    const DotGeneral before = config;
+    DotGeneralConfig config = DotGeneralMake(8, bits);
+    const DotGeneralConfig before = config;
     const absl::Status status = SetFwdRhsDTypeInt2(config);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_EQ(std::string(status.message()),
@@ -361,7 +361,7 @@ TEST(SetFwdRhsDTypeInt2, NeedsTwoBits) {
 }
 
 TEST(SetNumerics, Accumulator) {
-  DotGeneralRaw raw;
+  DotGeneralRawConfig raw;
   SetNumerics(raw, Int(8, DType::kS8), Int(4, DType::kS4));
   EXPECT_EQ(raw.dg_accumulator_dtype, DType::kS32);
   SetNumerics(raw, Fp8{}, NoNumerics{});
@@ -371,7 +371,7 @@ TEST(SetNumerics, Accumulator) {
 }
 
 TEST(SetUseFwdQuant, RefusesMidScales) {
-  DotGeneral config = ConfigV4();
+  DotGeneralConfig config = ConfigV4();
   ASSERT_TRUE(SetUseFwdQuant(config, true, std::nullopt).ok());
   EXPECT_TRUE(config.dlhs.rhs.use_fwd_quant);
   EXPECT_FALSE(config.drhs.rhs.use_fwd_quant);
@@ -383,7 +383,7 @@ TEST(SetUseFwdQuant, RefusesMidScales) {
 }
 
 TEST(SetUseMidQuant, RefusesFwdQuant) {
-  DotGeneral reuse = FullyQuantized();
+  DotGeneralConfig reuse = FullyQuantized();
   EXPECT_EQ(SetUseMidQuant(reuse, 0.5, std::nullopt, std::nullopt),
             absl::InvalidArgumentError("SetUseMidQuant: use_fwd_quant is configured; with mid scales the forward "
                                        "quantization cannot be used again"));
@@ -391,7 +391,7 @@ TEST(SetUseMidQuant, RefusesFwdQuant) {
 }
 
 TEST(SetIntNumericsPreserveZero, ResetsTheContainer) {
-  DotGeneral config = ConfigV4({.fwd_bits = 4});
+  DotGeneralConfig config = ConfigV4({.fwd_bits = 4});
   SetIntNumericsPreserveZero(config, false);
   EXPECT_EQ(std::get<IntSymmetric>(config.fwd.lhs.quantizer.numerics).dtype, std::nullopt);
   EXPECT_FALSE(std::get<IntSymmetric>(config.dlhs.rhs.quantizer.numerics).preserve_zero);
@@ -401,14 +401,14 @@ TEST(SetIntNumericsPreserveZero, ResetsTheContainer) {
 }
 
 TEST(SetAbsmaxCalibScale, ClipsGradientsBelowOne) {
-  DotGeneral config = ConfigV4();
+  DotGeneralConfig config = ConfigV4();
   ASSERT_TRUE(SetAbsmaxCalibScale(config, 1.5).ok());
   EXPECT_FALSE(std::get<IntSymmetric>(config.fwd.lhs.quantizer.numerics).clip_gradient);
   ASSERT_TRUE(SetAbsmaxCalibScale(config, 0.5).ok());
   EXPECT_TRUE(std::get<IntSymmetric>(config.fwd.lhs.quantizer.numerics).clip_gradient);
   EXPECT_EQ(std::get<AbsMax>(*config.dlhs.rhs.quantizer.calibration).clipping_scale, 0.5);
   SetConstantCalibration(config);
-  const DotGeneral before = config;
+  const DotGeneralConfig before = config;
   EXPECT_EQ(SetAbsmaxCalibScale(config, 0.5),
             absl::InvalidArgumentError(
                 "SetAbsmaxCalibScale: a calibration other than AbsMax is configured; set its own bound instead"));
@@ -416,13 +416,13 @@ TEST(SetAbsmaxCalibScale, ClipsGradientsBelowOne) {
 }
 
 TEST(Builders, ConvGeneralDilatedMake) {
-  const DotGeneralRaw raw = ConvGeneralDilatedMake(2, 8, 4);
-  DotGeneralRaw want = DotGeneralRawMake(8, 4);
+  const DotGeneralRawConfig raw = ConvGeneralDilatedMake(2, 8, 4);
+  DotGeneralRawConfig want = DotGeneralRawMake(8, 4);
   want.lhs.quantizer.calib_shared_axes.axes = {1, 2, 3};  // one scale per example
   want.rhs.quantizer.calib_shared_axes.axes = {0, 1, 2};  // one per output channel
   EXPECT_EQ(raw, want);
   EXPECT_EQ(raw.dg_accumulator_dtype, DType::kS32);
-  const DotGeneralRaw weight_only = ConvGeneralDilatedMake(1, std::nullopt, 8);
+  const DotGeneralRawConfig weight_only = ConvGeneralDilatedMake(1, std::nullopt, 8);
   EXPECT_EQ(weight_only.lhs.quantizer.numerics, Numerics(NoNumerics{}));
   EXPECT_EQ(weight_only.dg_accumulator_dtype, std::nullopt);
 }

@@ -5,7 +5,8 @@
 // calibrations in calibrations.h. The formulas for each field are in docs/bits.md and next to the code that applies it
 // (numerics.h, calibration.h, quantizer.h, dot_general.h).
 //
-//   DotGeneral { fwd, dlhs, drhs: DotGeneralRaw { lhs, rhs: Tensor { Quantizer { Numerics, Calibration } } } }
+//   DotGeneralConfig { fwd, dlhs, drhs: DotGeneralRawConfig { lhs, rhs: TensorConfig {
+//       Quantizer { Numerics, Calibration } } } }
 //
 // The numbers in a configuration are doubles, as in Python; they are rounded to f32 and then to the dtype of the tensor
 // before use. Equality is field by field.
@@ -123,8 +124,8 @@ struct SharedAxes {
 struct Quantizer {
   Numerics numerics = NoNumerics{};
   SharedAxes calib_shared_axes = {};
-  bool scale_stop_grad = true;                            // no gradient through the scale; always true in DotGeneral
-  std::optional<DType> scale_dtype = std::nullopt;        // f32, bf16 or f16; null = the dtype of the tensor
+  bool scale_stop_grad = true;                      // no gradient through the scale; always true in DotGeneralConfig
+  std::optional<DType> scale_dtype = std::nullopt;  // f32, bf16 or f16; null = the dtype of the tensor
   std::optional<Calibration> calibration = std::nullopt;  // required unless numerics is NoNumerics
   bool operator==(const Quantizer&) const = default;
 };
@@ -132,13 +133,13 @@ struct Quantizer {
 // ---- one contraction, and a contraction with its two gradients
 
 // How one operand of a contraction is quantized, and where its scale is applied.
-struct Tensor {
+struct TensorConfig {
   Quantizer quantizer = {};
   // rhs of dlhs and drhs only: use the quantized value of the forward pass instead of the float operand.
   bool use_fwd_quant = false;
   DequantMode dequant_mode = DequantMode::kOutput;
   CalibrationMode calibration_mode = CalibrationMode::kContractingAxis;
-  bool operator==(const Tensor&) const = default;
+  bool operator==(const TensorConfig&) const = default;
 };
 
 // Backward contractions only: splits a contracting axis and sums the dequantized parts.
@@ -163,8 +164,8 @@ struct Hadamard {
 };
 
 // One contraction.
-struct DotGeneralRaw {
-  Tensor lhs = {}, rhs = {};
+struct DotGeneralRawConfig {
+  TensorConfig lhs = {}, rhs = {};
   // Dtype of the product before scaling. s32 needs two integer operands (so no kThisInput); null = the larger dtype of
   // the operands of the product (quant/contraction/engine/contract.h).
   std::optional<DType> dg_accumulator_dtype = std::nullopt;
@@ -174,25 +175,25 @@ struct DotGeneralRaw {
   // Not with mid alphas, in convolutions, or with groups of rows; needs a quantized operand.
   std::optional<Hadamard> hadamard = std::nullopt;
   bool allow_dummy_gradient_into_qtensor = false;
-  bool operator==(const DotGeneralRaw&) const = default;
+  bool operator==(const DotGeneralRawConfig&) const = default;
 };
 
 // A contraction and its two gradients. fwd: lhs x rhs -> out. dlhs: g x rhs -> gradient of lhs. drhs: g x lhs ->
 // gradient of rhs. In both backward contractions the incoming gradient g is "lhs" and the saved operand is "rhs".
 //
-// Rotations (DotGeneralRaw::hadamard): each contraction rotates the axes that it sums over itself. The saved operands
-// are the float operands, not rotated by fwd: a rotation is orthogonal, so g x rhs is already the gradient of lhs.
-// Where a gradient reads the quantized operand of a rotated forward pass (use_fwd_quant), its result is the gradient of
-// the rotated operand, and is rotated back. With clip_gradient, the gradient of the rotated operand is masked, then
-// rotated back.
+// Rotations (DotGeneralRawConfig::hadamard): each contraction rotates the axes that it sums over itself. The saved
+// operands are the float operands, not rotated by fwd: a rotation is orthogonal, so g x rhs is already the gradient of
+// lhs. Where a gradient reads the quantized operand of a rotated forward pass (use_fwd_quant), its result is the
+// gradient of the rotated operand, and is rotated back. With clip_gradient, the gradient of the rotated operand is
+// masked, then rotated back.
 //
 // With a tiling, each tile of a contracting axis is a contraction with its own scales: the operands are viewed in a
 // shape whose batch axes include the tiles, fwd, dlhs and drhs work on those shapes (their calib_shared_axes and
 // noise_sharing_axes are axes of them), and dequantized results are summed over the tiles in f32. See dot_general.h.
-struct DotGeneral {
-  DotGeneralRaw fwd = {}, dlhs = {}, drhs = {};
+struct DotGeneralConfig {
+  DotGeneralRawConfig fwd = {}, dlhs = {}, drhs = {};
   std::optional<DotTiling> tiling = std::nullopt;
-  bool operator==(const DotGeneral&) const = default;
+  bool operator==(const DotGeneralConfig&) const = default;
 };
 
 // ---- per call

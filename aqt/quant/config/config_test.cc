@@ -13,9 +13,9 @@ namespace aqt {
 namespace {
 
 TEST(Config, DefaultsAreUnquantized) {
-  const DotGeneral config;
-  for (const DotGeneralRaw* raw : {&config.fwd, &config.dlhs, &config.drhs}) {
-    for (const Tensor* tensor : {&raw->lhs, &raw->rhs}) {
+  const DotGeneralConfig config;
+  for (const DotGeneralRawConfig* raw : {&config.fwd, &config.dlhs, &config.drhs}) {
+    for (const TensorConfig* tensor : {&raw->lhs, &raw->rhs}) {
       EXPECT_EQ(tensor->quantizer.numerics, Numerics(NoNumerics{}));
       EXPECT_FALSE(tensor->quantizer.calibration.has_value());
       EXPECT_TRUE(tensor->quantizer.scale_stop_grad);
@@ -28,7 +28,7 @@ TEST(Config, DefaultsAreUnquantized) {
 }
 
 TEST(Config, EqualityIsFieldByField) {
-  DotGeneral a, b;
+  DotGeneralConfig a, b;
   EXPECT_EQ(a, b);
   a.fwd.lhs.quantizer.numerics = IntSymmetric{.noise = Noise{.noise_sharing_axes = {0}}};
   EXPECT_NE(a, b);

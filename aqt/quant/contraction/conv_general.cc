@@ -22,14 +22,14 @@ absl::Status Invalid(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat("conv_general: ", parts...));
 }
 
-absl::Status CheckConfig(const DotGeneralRaw& config) {
+absl::Status CheckConfig(const DotGeneralRawConfig& config) {
   if (config.lhs_mid_alpha.has_value() || config.rhs_mid_alpha.has_value()) {
     return Invalid("mid alphas do not apply to a convolution");
   }
   if (config.hadamard.has_value()) return Invalid("hadamard does not apply to a convolution; leave it out");
   if (config.local_aqt.has_value()) return Invalid("local_aqt does not apply to a convolution");
   for (const Side side : internal::kSides) {
-    const Tensor& tensor = side == Side::kLhs ? config.lhs : config.rhs;
+    const TensorConfig& tensor = side == Side::kLhs ? config.lhs : config.rhs;
     if (tensor.use_fwd_quant) return Invalid(internal::Name(side), ": use_fwd_quant does not apply to a convolution");
     if (!IsQuantized(tensor.quantizer.numerics)) continue;
     if (tensor.dequant_mode == DequantMode::kOtherInput || tensor.calibration_mode == CalibrationMode::kRemainingAxis) {
@@ -54,8 +54,9 @@ absl::Status CheckPaddedGradient(const ConvGeometry& geometry) {
 
 }  // namespace
 
-absl::StatusOr<ConvGeneralPlan> ConvGeneralPlan::Make(const DotGeneralRaw& config, const Aval& lhs, const Aval& rhs,
-                                                      const ConvDims& dims, const PlanOptions& options) {
+absl::StatusOr<ConvGeneralPlan> ConvGeneralPlan::Make(const DotGeneralRawConfig& config, const Aval& lhs,
+                                                      const Aval& rhs, const ConvDims& dims,
+                                                      const PlanOptions& options) {
   if (lhs.dtype != rhs.dtype || !internal::IsArithmeticFloat(lhs.dtype)) {
     return Invalid("lhs is ", lhs.ToString(), ", rhs ", rhs.ToString(), "; both must have one dtype, f32, bf16 or f16");
   }
@@ -64,7 +65,7 @@ absl::StatusOr<ConvGeneralPlan> ConvGeneralPlan::Make(const DotGeneralRaw& confi
   shape.out = {lhs.dtype, shape.conv->OutShape()};
   AQT_RETURN_IF_ERROR(CheckConfig(config));
   AQT_RETURN_IF_ERROR(CheckPaddedGradient(*shape.conv));
-  DotGeneral forward;  // the gradients are not quantized
+  DotGeneralConfig forward;  // the gradients are not quantized
   forward.fwd = config;
   absl::StatusOr<internal::ContractionPlan> plan = internal::ContractionPlan::Make(forward, std::move(shape), options);
   if (!plan.ok()) return Annotate(plan.status(), "conv_general");
@@ -72,7 +73,7 @@ absl::StatusOr<ConvGeneralPlan> ConvGeneralPlan::Make(const DotGeneralRaw& confi
 }
 
 const ConvGeometry& ConvGeneralPlan::geometry() const { return *impl().shape().conv; }
-const DotGeneralRaw& ConvGeneralPlan::config() const { return impl().config().fwd; }
+const DotGeneralRawConfig& ConvGeneralPlan::config() const { return impl().config().fwd; }
 
 absl::Status ConvGeneralPlan::Forward(const DotOperand& lhs, const DotOperand& rhs, const Context& context,
                                       const MutableArrayRef& out, Residuals* residuals, const Runtime& runtime,
@@ -90,7 +91,7 @@ absl::Status ConvGeneralPlan::Backward(const ArrayRef& g, const Residuals& resid
   return impl().Backward(g, residuals, /*group_sizes=*/{}, {}, dlhs, drhs, unobserved, {});
 }
 
-absl::StatusOr<Array> QuantizedConvGeneral(const DotGeneralRaw& config, const ArrayRef& lhs, const ArrayRef& rhs,
+absl::StatusOr<Array> QuantizedConvGeneral(const DotGeneralRawConfig& config, const ArrayRef& lhs, const ArrayRef& rhs,
                                            const ConvDims& dims, const Context& context, const PlanOptions& options,
                                            const Runtime& runtime) {
   return internal::RunOnce(ConvGeneralPlan::Make(config, lhs.aval(), rhs.aval(), dims,
@@ -100,11 +101,9 @@ absl::StatusOr<Array> QuantizedConvGeneral(const DotGeneralRaw& config, const Ar
                            });
 }
 
-absl::StatusOr<DotGeneralGradients> QuantizedConvGeneralWithGradients(const DotGeneralRaw& config, const ArrayRef& lhs,
-                                                                      const ArrayRef& rhs, const ArrayRef& g,
-                                                                      const ConvDims& dims, const Context& context,
-                                                                      const PlanOptions& options,
-                                                                      const Runtime& runtime) {
+absl::StatusOr<DotGeneralGradients> QuantizedConvGeneralWithGradients(
+    const DotGeneralRawConfig& config, const ArrayRef& lhs, const ArrayRef& rhs, const ArrayRef& g,
+    const ConvDims& dims, const Context& context, const PlanOptions& options, const Runtime& runtime) {
   return internal::RunOnceWithGradients(
       ConvGeneralPlan::Make(config, lhs.aval(), rhs.aval(), dims,
                             internal::WithPasses(options, PlanPasses::kForwardAndBackward)),

@@ -3,7 +3,7 @@
 
 // Quantized convolution, channels last (conv_dims.h), and its gradient.
 //
-//   DotGeneralRaw config = ConvGeneralDilatedMake(/*spatial_dims=*/2, /*lhs_bits=*/8, /*rhs_bits=*/8);
+//   DotGeneralRawConfig config = ConvGeneralDilatedMake(/*spatial_dims=*/2, /*lhs_bits=*/8, /*rhs_bits=*/8);
 //   absl::StatusOr<ConvGeneralPlan> plan =
 //       ConvGeneralPlan::Make(config, x.aval(), kernel.aval(), {.padding = ConvPadding::kSame});
 //
@@ -55,11 +55,11 @@ class ConvGeneralPlan : public PlannedContraction {
   // use_fwd_quant, which have no meaning for a convolution; a scale with DEQUANT_MODE_OUTPUT that varies along axes
   // other than the example (lhs) or the output channel (rhs); an accumulator dtype other than s32, f32, bf16 and f16; a
   // target that this machine does not run. A plan with kForwardOnly keeps no residuals.
-  static absl::StatusOr<ConvGeneralPlan> Make(const DotGeneralRaw& config, const Aval& lhs, const Aval& rhs,
+  static absl::StatusOr<ConvGeneralPlan> Make(const DotGeneralRawConfig& config, const Aval& lhs, const Aval& rhs,
                                               const ConvDims& dims, const PlanOptions& options = {});
 
   const ConvGeometry& geometry() const;
-  const DotGeneralRaw& config() const;
+  const DotGeneralRawConfig& config() const;
 
   // As in DotGeneralPlan. Context::key is split in two, for lhs and rhs. An Observer sees pass fwd. InvalidArgument
   // with a Runtime::product; FailedPrecondition, with kForwardOnly, for Residuals and Backward.
@@ -74,15 +74,13 @@ class ConvGeneralPlan : public PlannedContraction {
 };
 
 // One-shot: plans the forward pass, runs it, allocates the result. options.passes is not read.
-absl::StatusOr<Array> QuantizedConvGeneral(const DotGeneralRaw& config, const ArrayRef& lhs, const ArrayRef& rhs,
+absl::StatusOr<Array> QuantizedConvGeneral(const DotGeneralRawConfig& config, const ArrayRef& lhs, const ArrayRef& rhs,
                                            const ConvDims& dims, const Context& context = {},
                                            const PlanOptions& options = {}, const Runtime& runtime = {});
 // The same with both gradients, given g, the gradient of the output.
-absl::StatusOr<DotGeneralGradients> QuantizedConvGeneralWithGradients(const DotGeneralRaw& config, const ArrayRef& lhs,
-                                                                      const ArrayRef& rhs, const ArrayRef& g,
-                                                                      const ConvDims& dims, const Context& context = {},
-                                                                      const PlanOptions& options = {},
-                                                                      const Runtime& runtime = {});
+absl::StatusOr<DotGeneralGradients> QuantizedConvGeneralWithGradients(
+    const DotGeneralRawConfig& config, const ArrayRef& lhs, const ArrayRef& rhs, const ArrayRef& g,
+    const ConvDims& dims, const Context& context = {}, const PlanOptions& options = {}, const Runtime& runtime = {});
 
 }  // namespace aqt
 

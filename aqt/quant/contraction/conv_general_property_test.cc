@@ -39,7 +39,7 @@
 namespace aqt {
 namespace {
 
-DotGeneralRaw Int8(int spatial_dims = 1) { return ConvGeneralDilatedMake(spatial_dims, 8, 8); }
+DotGeneralRawConfig Int8(int spatial_dims = 1) { return ConvGeneralDilatedMake(spatial_dims, 8, 8); }
 
 int64_t FromEnvironment(const char* name, int64_t otherwise) {
   const char* text = std::getenv(name);
@@ -47,7 +47,7 @@ int64_t FromEnvironment(const char* name, int64_t otherwise) {
 }
 
 struct Case {
-  DotGeneralRaw config;
+  DotGeneralRawConfig config;
   ConvDims dims;
   Shape lhs, rhs;
   std::string text;
@@ -103,7 +103,7 @@ class Generator : public Choices {
     c.rhs.push_back(group_out * c.dims.feature_group_count);
 
     c.config = ConvGeneralDilatedMake(static_cast<int>(spatial), RandomBits(), RandomBits());
-    for (Tensor* t : {&c.config.lhs, &c.config.rhs}) {
+    for (TensorConfig* t : {&c.config.lhs, &c.config.rhs}) {
       Quantizer& q = t->quantizer;
       if (OneIn(8)) t->dequant_mode = DequantMode::kThisInput;
       if (OneIn(3)) q.calib_shared_axes = {};
@@ -208,7 +208,7 @@ TEST(ConvGeneralPlan, ExamplesAreIndependent) {
   const Array lhs = RandomArray(DType::kF32, {5, 20, 20, 8}, 1), rhs = RandomArray(DType::kF32, {3, 3, 4, 48}, 2);
   const Array g = RandomArray(DType::kF32, {5, 20, 20, 48}, 3);
   for (const Bits bits : {Bits(8), Bits(std::nullopt)}) {
-    const DotGeneralRaw config = ConvGeneralDilatedMake(2, bits, bits);
+    const DotGeneralRawConfig config = ConvGeneralDilatedMake(2, bits, bits);
     const ConvGeneralPlan all = *ConvGeneralPlan::Make(config, lhs.aval(), rhs.aval(), dims);
     const ConvResults want = RunConv(all, lhs, rhs, g, {}, {});
     for (const kernels::Target target : kernels::SupportedTargets()) {
@@ -247,12 +247,12 @@ TEST(ConvGeneralPlan, ExamplesAreIndependent) {
 // the sum of absolute values.
 TEST(ConvGradient, UnquantizedEqualsDifferences) {
   Generator random(7);
-  const DotGeneralRaw config = ConvGeneralDilatedMake(1, std::nullopt, std::nullopt);
+  const DotGeneralRawConfig config = ConvGeneralDilatedMake(1, std::nullopt, std::nullopt);
   for (int round = 0; round < 20; ++round) {
     Case c = random.Next();
     const Array lhs = RandomArray(DType::kF32, c.lhs, random.Bits()),
                 rhs = RandomArray(DType::kF32, c.rhs, random.Bits());
-    DotGeneralRaw plain = config;
+    DotGeneralRawConfig plain = config;
     plain.lhs.quantizer.calib_shared_axes = plain.rhs.quantizer.calib_shared_axes = {};
     const ConvGeneralPlan plan = *ConvGeneralPlan::Make(plain, lhs.aval(), rhs.aval(), c.dims);
     const Array g = RandomArray(DType::kF32, plan.out_aval().shape, random.Bits());
@@ -285,7 +285,7 @@ TEST(ConvGradient, QuantizedIsThatOfTheDequantizedOperands) {
   const ConvDims dims{.window_strides = {2, 1}, .padding = ConvPadding::kSame};
   const Array lhs = RandomArray(DType::kF32, {2, 7, 6, 3}, 1), rhs = RandomArray(DType::kF32, {3, 2, 3, 4}, 2);
   const Array g = RandomArray(DType::kF32, {2, 4, 6, 4}, 3);
-  DotGeneralRaw config = Int8(2);
+  DotGeneralRawConfig config = Int8(2);
   const DotGeneralGradients got = *QuantizedConvGeneralWithGradients(config, lhs, rhs, g, dims);
   const Array full_lhs = *FakeQuant(config.lhs.quantizer, lhs, {}),
               full_rhs = *FakeQuant(config.rhs.quantizer, rhs, {});
@@ -314,7 +314,7 @@ TEST(ConvGradient, QuantizedIsThatOfTheDequantizedOperands) {
 TEST(ConvGradient, TheOriginalHasNoneThroughIntegers) {
   const Array lhs = RandomArray(DType::kF32, {2, 7, 3}, 1), rhs = RandomArray(DType::kF32, {3, 3, 4}, 2);
   const Array g = RandomArray(DType::kF32, {2, 5, 4}, 3);
-  const DotGeneralRaw config = ConvGeneralDilatedMake(1, std::nullopt, 8);
+  const DotGeneralRawConfig config = ConvGeneralDilatedMake(1, std::nullopt, 8);
   const DotGeneralGradients got = *QuantizedConvGeneralWithGradients(
       config, lhs, rhs, g, {}, {}, {.semantics = {.compat = {.conv_integer_gradient_is_zero = true}}});
   EXPECT_TRUE(BitEqual(got.drhs, Array::Zeros(DType::kF32, rhs.shape())));

@@ -33,18 +33,18 @@ namespace {
 
 // ---- errors of the plan
 
-DotGeneralRaw Int8(int spatial_dims = 1) { return ConvGeneralDilatedMake(spatial_dims, 8, 8); }
+DotGeneralRawConfig Int8(int spatial_dims = 1) { return ConvGeneralDilatedMake(spatial_dims, 8, 8); }
 
 TEST(ConvGeneralPlan, ErrorsNameSideAndRemedy) {
   const Aval lhs{DType::kF32, {1, 8, 4}}, rhs{DType::kF32, {3, 4, 6}};
-  const auto error = [&](const DotGeneralRaw& config, const Aval& l, const Aval& r) {
+  const auto error = [&](const DotGeneralRawConfig& config, const Aval& l, const Aval& r) {
     const absl::Status status = ConvGeneralPlan::Make(config, l, r, {}).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     return std::string(status.message());
   };
   EXPECT_EQ(error(Int8(), lhs, {DType::kBF16, {3, 4, 6}}),
             "conv_general: lhs is f32[1,8,4], rhs bf16[3,4,6]; both must have one dtype, f32, bf16 or f16");
-  DotGeneralRaw config = Int8();
+  DotGeneralRawConfig config = Int8();
   config.lhs.calibration_mode = CalibrationMode::kRemainingAxis;
   config.lhs.dequant_mode = DequantMode::kOtherInput;
   EXPECT_EQ(error(config, lhs, rhs),
@@ -73,7 +73,7 @@ TEST(ConvGeneralPlan, ErrorsNameSideAndRemedy) {
 
 TEST(ConvGeneralPlan, CallsNameWhatDoesNotFit) {
   const Array lhs = RandomArray(DType::kF32, {1, 8, 4}, 1), rhs = RandomArray(DType::kF32, {3, 4, 6}, 2);
-  DotGeneralRaw config = Int8();
+  DotGeneralRawConfig config = Int8();
   const ConvGeneralPlan plan = *ConvGeneralPlan::Make(config, lhs.aval(), rhs.aval(), {});
   ArrayBuilder out(plan.out_aval());
   Residuals residuals;
@@ -109,7 +109,7 @@ TEST(ConvGeneralPlan, CallsNameWhatDoesNotFit) {
 // ---- exact values
 
 TEST(ConvGeneralPlan, CountsByHand) {
-  const DotGeneralRaw config = ConvGeneralDilatedMake(1, std::nullopt, std::nullopt);
+  const DotGeneralRawConfig config = ConvGeneralDilatedMake(1, std::nullopt, std::nullopt);
   const Array lhs = Array::Of<float>({1, 2, 3, 4}, {1, 4, 1}), rhs = Array::Of<float>({1, 10, 100}, {3, 1, 1});
   const auto conv = [&](const ConvDims& dims) {
     const Array out = *QuantizedConvGeneral(config, lhs, rhs, dims);
@@ -126,9 +126,9 @@ TEST(ConvGeneralPlan, CountsByHand) {
 
 // 1100 products of 127 * 127 pass 2^24: the sum is exact and rounded once.
 TEST(ConvGeneralPlan, SumsAbove24BitsAreExact) {
-  const DotGeneralRaw config = [] {
-    DotGeneralRaw raw = ConvGeneralDilatedMake(1, 8, 8);
-    for (Tensor* t : {&raw.lhs, &raw.rhs}) std::get<IntSymmetric>(t->quantizer.numerics).preserve_max_val = true;
+  const DotGeneralRawConfig config = [] {
+    DotGeneralRawConfig raw = ConvGeneralDilatedMake(1, 8, 8);
+    for (TensorConfig* t : {&raw.lhs, &raw.rhs}) std::get<IntSymmetric>(t->quantizer.numerics).preserve_max_val = true;
     return raw;
   }();
   std::vector<float> lhs(1101, 127.0f), rhs(1101, 127.0f);
@@ -143,7 +143,7 @@ TEST(ConvGeneralPlan, SumsAbove24BitsAreExact) {
 
 TEST(ConvGeneralPlan, TakesStoredTensors) {
   const Array lhs = RandomArray(DType::kBF16, {2, 6, 5, 3}, 1), rhs = RandomArray(DType::kBF16, {3, 3, 3, 4}, 2);
-  const DotGeneralRaw config = ConvGeneralDilatedMake(2, 8, 4);
+  const DotGeneralRawConfig config = ConvGeneralDilatedMake(2, 8, 4);
   const ConvGeneralPlan plan = *ConvGeneralPlan::Make(config, lhs.aval(), rhs.aval(), {});
   const Array want = *QuantizedConvGeneral(config, lhs, rhs, {});
   const QTensor stored = *Quantize(config.rhs.quantizer, rhs, {});
@@ -172,7 +172,7 @@ TEST(ConvGeneralPlan, TakesStoredTensors) {
 
 TEST(ConvGeneralPlan, NothingIsAllocatedAfterTheFirstCall) {
   for (const Bits bits : {Bits(8), Bits(std::nullopt)}) {
-    const DotGeneralRaw config = ConvGeneralDilatedMake(2, bits, bits);
+    const DotGeneralRawConfig config = ConvGeneralDilatedMake(2, bits, bits);
     const Array lhs = RandomArray(DType::kF32, {2, 9, 8, 3}, 1), rhs = RandomArray(DType::kF32, {3, 3, 3, 4}, 2);
     const ConvGeneralPlan plan =
         *ConvGeneralPlan::Make(config, lhs.aval(), rhs.aval(), {.padding = ConvPadding::kSame});
@@ -214,7 +214,7 @@ TEST(ConvGeneralPlan, ManyWindowsAreTakenInParts) {
   // One example's windows take 3 * 3 * 64 * 96 * 96 = 5.3 MB in s8 and 21 MB in f32: examples are packed one by one,
   // and in f32 also kernel rows.
   const Array lhs = RandomArray(DType::kF32, {3, 98, 98, 64}, 1), rhs = RandomArray(DType::kF32, {3, 3, 64, 2}, 2);
-  const DotGeneralRaw config = Int8(2);
+  const DotGeneralRawConfig config = Int8(2);
   const Array got = *QuantizedConvGeneral(config, lhs, rhs, {});
   const Array last(Aval{DType::kF32, {1, 98, 98, 64}}, {lhs.buffer(), lhs.View<float>().data() + 2 * 98 * 98 * 64});
   const Array one = *QuantizedConvGeneral(config, last, rhs, {}, {}, {.semantics = {.arithmetic = Arithmetic::kIeee}});

@@ -26,7 +26,7 @@ absl::Status CheckAvals(const Aval& lhs, const Aval& rhs) {
 
 }  // namespace
 
-absl::StatusOr<DotGeneralPlan> DotGeneralPlan::Make(const DotGeneral& config, const Aval& lhs, const Aval& rhs,
+absl::StatusOr<DotGeneralPlan> DotGeneralPlan::Make(const DotGeneralConfig& config, const Aval& lhs, const Aval& rhs,
                                                     const DotDims& dims, const PlanOptions& options) {
   AQT_RETURN_IF_ERROR(CheckAvals(lhs, rhs));
   AQT_RETURN_IF_ERROR(ValidateDotDims(dims, lhs.shape, rhs.shape));
@@ -41,7 +41,7 @@ absl::StatusOr<DotGeneralPlan> DotGeneralPlan::Make(const DotGeneral& config, co
 }
 
 const DotDims& DotGeneralPlan::dims() const { return impl().shape().dims; }
-const DotGeneral& DotGeneralPlan::config() const { return impl().config(); }
+const DotGeneralConfig& DotGeneralPlan::config() const { return impl().config(); }
 
 absl::Status DotGeneralPlan::Forward(const DotOperand& lhs, const DotOperand& rhs, const Context& context,
                                      const MutableArrayRef& out, Residuals* residuals, const Runtime& runtime,
@@ -56,7 +56,7 @@ absl::Status DotGeneralPlan::Backward(const ArrayRef& g, const Residuals& residu
   return impl().Backward(g, residuals, /*group_sizes=*/{}, context, dlhs, drhs, runtime, state);
 }
 
-absl::StatusOr<Array> QuantizedDotGeneral(const DotGeneral& config, const ArrayRef& lhs, const ArrayRef& rhs,
+absl::StatusOr<Array> QuantizedDotGeneral(const DotGeneralConfig& config, const ArrayRef& lhs, const ArrayRef& rhs,
                                           const DotDims& dims, const Context& context, const PlanOptions& options,
                                           const Runtime& runtime) {
   return internal::RunOnce(DotGeneralPlan::Make(config, lhs.aval(), rhs.aval(), dims,
@@ -66,10 +66,10 @@ absl::StatusOr<Array> QuantizedDotGeneral(const DotGeneral& config, const ArrayR
                            });
 }
 
-absl::StatusOr<DotGeneralGradients> QuantizedDotGeneralWithGradients(const DotGeneral& config, const ArrayRef& lhs,
-                                                                     const ArrayRef& rhs, const ArrayRef& g,
-                                                                     const DotDims& dims, const Context& context,
-                                                                     const PlanOptions& options,
+absl::StatusOr<DotGeneralGradients> QuantizedDotGeneralWithGradients(const DotGeneralConfig& config,
+                                                                     const ArrayRef& lhs, const ArrayRef& rhs,
+                                                                     const ArrayRef& g, const DotDims& dims,
+                                                                     const Context& context, const PlanOptions& options,
                                                                      const Runtime& runtime) {
   return internal::RunOnceWithGradients(
       DotGeneralPlan::Make(config, lhs.aval(), rhs.aval(), dims,

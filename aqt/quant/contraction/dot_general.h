@@ -66,11 +66,11 @@ class DotGeneralPlan : public PlannedContraction {
   //                     accumulator with an operand that is not an integer; a bias without THIS_INPUT; a contraction
   //                     long enough that an s32 accumulator could overflow; a LocalAqt or a tiling that does not fit
   //                     the shapes; a target that this machine does not run
-  static absl::StatusOr<DotGeneralPlan> Make(const DotGeneral& config, const Aval& lhs, const Aval& rhs,
+  static absl::StatusOr<DotGeneralPlan> Make(const DotGeneralConfig& config, const Aval& lhs, const Aval& rhs,
                                              const DotDims& dims, const PlanOptions& options = {});
 
   const DotDims& dims() const;
-  const DotGeneral& config() const;
+  const DotGeneralConfig& config() const;
 
   // out = lhs x rhs. Arrays may have any strides; `out` must not overlap the operands. InvalidArgument when an array
   // does not have the planned dtype and shape; FailedPrecondition when a key or statistics are needed but missing, when
@@ -92,16 +92,14 @@ class DotGeneralPlan : public PlannedContraction {
 };
 
 // One-shot: plans the forward pass, runs it and allocates the result. `options.passes` is not read.
-absl::StatusOr<Array> QuantizedDotGeneral(const DotGeneral& config, const ArrayRef& lhs, const ArrayRef& rhs,
+absl::StatusOr<Array> QuantizedDotGeneral(const DotGeneralConfig& config, const ArrayRef& lhs, const ArrayRef& rhs,
                                           const DotDims& dims, const Context& context = {},
                                           const PlanOptions& options = {}, const Runtime& runtime = {});
 
 // The same with both gradients, given g, the gradient of the output.
-absl::StatusOr<DotGeneralGradients> QuantizedDotGeneralWithGradients(const DotGeneral& config, const ArrayRef& lhs,
-                                                                     const ArrayRef& rhs, const ArrayRef& g,
-                                                                     const DotDims& dims, const Context& context = {},
-                                                                     const PlanOptions& options = {},
-                                                                     const Runtime& runtime = {});
+absl::StatusOr<DotGeneralGradients> QuantizedDotGeneralWithGradients(
+    const DotGeneralConfig& config, const ArrayRef& lhs, const ArrayRef& rhs, const ArrayRef& g, const DotDims& dims,
+    const Context& context = {}, const PlanOptions& options = {}, const Runtime& runtime = {});
 
 }  // namespace aqt
 

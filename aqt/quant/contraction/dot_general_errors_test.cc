@@ -32,19 +32,19 @@ namespace {
 
 constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
 
-DotGeneral Int8(bool use_fwd_quant = false) {
+DotGeneralConfig Int8(bool use_fwd_quant = false) {
   return DotGeneralMake(8, 8, {.bwd_bits = 8, .use_fwd_quant = use_fwd_quant});
 }
 
 template <class F>
-DotGeneral With(F change, DotGeneral config = Int8()) {
+DotGeneralConfig With(F change, DotGeneralConfig config = Int8()) {
   change(config);
   return config;
 }
 
 struct Case {
   std::string message;
-  DotGeneral config;
+  DotGeneralConfig config;
   Aval lhs{DType::kF32, {4, 8}}, rhs{DType::kF32, {8, 5}};
   DotDims dims = MatMulDims();
   absl::StatusCode code = kInvalid;
@@ -58,7 +58,7 @@ void ExpectRefused(std::initializer_list<Case> cases) {
   }
 }
 
-void ThisInputOfLhs(DotGeneral& c) { c.fwd.lhs.dequant_mode = DequantMode::kThisInput; }
+void ThisInputOfLhs(DotGeneralConfig& c) { c.fwd.lhs.dequant_mode = DequantMode::kThisInput; }
 
 // clang-format off
 TEST(Make, RefusesOperands) {
@@ -76,17 +76,17 @@ TEST(Make, RefusesModes) {
   ExpectRefused({
       {"fwd.lhs: DEQUANT_MODE_OUTPUT with CALIBRATION_MODE_REMAINING_AXIS: a scale that varies along a contracting "
        "axis cannot be applied to the product; use CALIBRATION_MODE_CONTRACTING_AXIS, or DEQUANT_MODE_THIS_INPUT",
-       With([](DotGeneral& c) { c.fwd.lhs.calibration_mode = CalibrationMode::kRemainingAxis; })},
+       With([](DotGeneralConfig& c) { c.fwd.lhs.calibration_mode = CalibrationMode::kRemainingAxis; })},
       {"fwd.rhs: DEQUANT_MODE_OTHER_INPUT with CALIBRATION_MODE_CONTRACTING_AXIS: a scale that varies along a "
        "remaining axis cannot be applied to the other operand; use CALIBRATION_MODE_REMAINING_AXIS",
-       With([](DotGeneral& c) { c.fwd.rhs.dequant_mode = DequantMode::kOtherInput; })},
+       With([](DotGeneralConfig& c) { c.fwd.rhs.dequant_mode = DequantMode::kOtherInput; })},
       {"drhs.rhs: DEQUANT_MODE_OTHER_INPUT: scale of rhs has shape [1,8]: it varies along the remaining axis 1",
-       With([](DotGeneral& c) { c.drhs.rhs.dequant_mode = DequantMode::kOtherInput; })},
+       With([](DotGeneralConfig& c) { c.drhs.rhs.dequant_mode = DequantMode::kOtherInput; })},
       {"dlhs.lhs: DEQUANT_MODE_OUTPUT: scale of lhs has shape [1,5]: it varies along the contracting axis 1",
-       With([](DotGeneral& c) { c.dlhs.lhs.calibration_mode = CalibrationMode::kRemainingAxis; })},
+       With([](DotGeneralConfig& c) { c.dlhs.lhs.calibration_mode = CalibrationMode::kRemainingAxis; })},
       {"fwd.rhs: DEQUANT_MODE_OTHER_INPUT multiplies the scale into the other operand, which is s8; it must be f32 or "
        "bf16: do not quantize that side, or give it DEQUANT_MODE_THIS_INPUT",
-       With([](DotGeneral& c) {
+       With([](DotGeneralConfig& c) {
          c.fwd.rhs.dequant_mode = DequantMode::kOtherInput;
          c.fwd.rhs.calibration_mode = CalibrationMode::kRemainingAxis;
          c.fwd.dg_accumulator_dtype = std::nullopt;
@@ -94,14 +94,14 @@ TEST(Make, RefusesModes) {
       {"fwd.rhs: DEQUANT_MODE_OTHER_INPUT multiplies the scale into the other operand, which is f16; it must be f32 or "
        "bf16: do not quantize that side, or give it DEQUANT_MODE_THIS_INPUT",
        With(
-           [](DotGeneral& c) {
+           [](DotGeneralConfig& c) {
              c.fwd.rhs.dequant_mode = DequantMode::kOtherInput;
              c.fwd.rhs.calibration_mode = CalibrationMode::kRemainingAxis;
            },
            DotGeneralMake(std::nullopt, 8, {.use_fwd_quant = false})),
        {DType::kF16, {4, 8}}, {DType::kF16, {8, 5}}},
       {"fwd.lhs: DEQUANT_MODE_OUTPUT: scale of lhs has shape [1,8]: it varies along the contracting axis 1",
-       With([](DotGeneral& c) { c.fwd.lhs.quantizer.calib_shared_axes.axes = {0}; })},
+       With([](DotGeneralConfig& c) { c.fwd.lhs.quantizer.calib_shared_axes.axes = {0}; })},
   });
 }
 
@@ -112,18 +112,18 @@ TEST(Make, RefusesAccumulators) {
        With(ThisInputOfLhs)},
       {"dlhs: the accumulator is s32, but rhs enters the product as a float; s32 needs s4 or s8 on both sides (so no "
        "DEQUANT_MODE_THIS_INPUT): leave dg_accumulator_dtype out",
-       With([](DotGeneral& c) { c.dlhs.rhs.quantizer = {}; })},
+       With([](DotGeneralConfig& c) { c.dlhs.rhs.quantizer = {}; })},
       {"fwd: the accumulator is s32, but rhs enters the product as s2; s32 needs s4 or s8 on both sides (so no "
        "DEQUANT_MODE_THIS_INPUT): leave dg_accumulator_dtype out",
-       With([](DotGeneral& c) { c.fwd.rhs.quantizer.numerics = IntSymmetric{.bits = 2, .dtype = DType::kS2}; })},
+       With([](DotGeneralConfig& c) { c.fwd.rhs.quantizer.numerics = IntSymmetric{.bits = 2, .dtype = DType::kS2}; })},
       {"fwd: accumulator dtype s16, expected s32, f32, bf16, f16 or none",
-       With([](DotGeneral& c) { c.fwd.dg_accumulator_dtype = DType::kS16; })},
+       With([](DotGeneralConfig& c) { c.fwd.dg_accumulator_dtype = DType::kS16; })},
       {"fwd: a sum of 133145 products of up to 127 * 127 can overflow the s32 accumulator; use fewer bits, or an f32 "
        "accumulator",
        Int8(), {DType::kF32, {4, 133145}}, {DType::kF32, {133145, 5}}},
       {"fwd: a sum of 132105 products of up to 128 * 127 can overflow the s32 accumulator; use fewer bits, or an f32 "
        "accumulator",
-       With([](DotGeneral& c) { std::get<IntSymmetric>(c.fwd.lhs.quantizer.numerics).clip = false; }),
+       With([](DotGeneralConfig& c) { std::get<IntSymmetric>(c.fwd.lhs.quantizer.numerics).clip = false; }),
        {DType::kF32, {4, 132105}}, {DType::kF32, {132105, 5}}},
   });
 }
@@ -131,11 +131,11 @@ TEST(Make, RefusesAccumulators) {
 TEST(Make, RefusesUseFwdQuant) {
   ExpectRefused({
       {"dlhs.rhs: use_fwd_quant takes the quantization of the operand in fwd, but that is not quantized",
-       With([](DotGeneral& c) { c.dlhs.rhs.use_fwd_quant = true; }, DotGeneralMake(8, std::nullopt))},
+       With([](DotGeneralConfig& c) { c.dlhs.rhs.use_fwd_quant = true; }, DotGeneralMake(8, std::nullopt))},
       {"drhs.rhs: use_fwd_quant takes the quantization of the operand in fwd, but that has "
        "CALIBRATION_MODE_REMAINING_AXIS; its scale cannot be multiplied into the gradient",
        With(
-           [](DotGeneral& c) {
+           [](DotGeneralConfig& c) {
              ThisInputOfLhs(c);
              c.fwd.lhs.calibration_mode = CalibrationMode::kRemainingAxis;
              c.fwd.dg_accumulator_dtype = std::nullopt;
@@ -144,7 +144,7 @@ TEST(Make, RefusesUseFwdQuant) {
       {"dlhs.rhs: use_fwd_quant takes the quantization of the operand in fwd, but that has "
        "CALIBRATION_MODE_REMAINING_AXIS; its scale cannot be multiplied into the gradient",
        With(
-           [](DotGeneral& c) {
+           [](DotGeneralConfig& c) {
              c.fwd.rhs.dequant_mode = DequantMode::kThisInput;
              c.fwd.rhs.calibration_mode = CalibrationMode::kRemainingAxis;
              c.fwd.dg_accumulator_dtype = std::nullopt;
@@ -152,7 +152,7 @@ TEST(Make, RefusesUseFwdQuant) {
            Int8(true))},
       {"dlhs.rhs: use_fwd_quant takes the quantization of the operand in fwd, but that has a bias",
        With(
-           [](DotGeneral& c) {
+           [](DotGeneralConfig& c) {
              c.fwd.rhs.dequant_mode = DequantMode::kThisInput;
              c.fwd.rhs.quantizer.calibration = Constant{.bound = 1.0, .bias = 0.5};
              c.fwd.dg_accumulator_dtype = std::nullopt;
@@ -160,16 +160,16 @@ TEST(Make, RefusesUseFwdQuant) {
            Int8(true))},
       {"use_fwd_quant: scale of rhs has shape [8,1]: it varies along the remaining axis 0",
        With(
-           [](DotGeneral& c) {
+           [](DotGeneralConfig& c) {
              c.fwd.rhs.dequant_mode = DequantMode::kThisInput;
              c.fwd.rhs.quantizer.calib_shared_axes.axes = {1};
              c.fwd.dg_accumulator_dtype = std::nullopt;
            },
            Int8(true))},
       {"fwd.lhs: use_fwd_quant applies only to dlhs.rhs and drhs.rhs",
-       With([](DotGeneral& c) { c.fwd.lhs.use_fwd_quant = true; })},
+       With([](DotGeneralConfig& c) { c.fwd.lhs.use_fwd_quant = true; })},
       {"drhs.lhs: use_fwd_quant applies only to dlhs.rhs and drhs.rhs",
-       With([](DotGeneral& c) { c.drhs.lhs.use_fwd_quant = true; })},
+       With([](DotGeneralConfig& c) { c.drhs.lhs.use_fwd_quant = true; })},
   });
 }
 
@@ -177,28 +177,28 @@ TEST(Make, RefusesMidAlphas) {
   ExpectRefused({
       {"fwd: mid alphas need CALIBRATION_MODE_CONTRACTING_AXIS on both sides, but rhs has "
        "CALIBRATION_MODE_REMAINING_AXIS",
-       With([](DotGeneral& c) {
+       With([](DotGeneralConfig& c) {
          c.fwd.lhs_mid_alpha = 0.5;
          c.fwd.rhs.calibration_mode = CalibrationMode::kRemainingAxis;
          c.fwd.rhs.dequant_mode = DequantMode::kThisInput;
        })},
       {"dlhs: rhs_mid_alpha = nan, expected a finite number",
-       With([](DotGeneral& c) { c.dlhs.rhs_mid_alpha = std::nan(""); })},
+       With([](DotGeneralConfig& c) { c.dlhs.rhs_mid_alpha = std::nan(""); })},
   });
 }
 
 TEST(Make, RefusesTensors) {
   ExpectRefused({
       {"fwd.rhs: a calibration with a bias needs DEQUANT_MODE_THIS_INPUT, not DEQUANT_MODE_OUTPUT",
-       With([](DotGeneral& c) { c.fwd.rhs.quantizer.calibration = Constant{.bound = 1.0, .bias = 0.5}; })},
+       With([](DotGeneralConfig& c) { c.fwd.rhs.quantizer.calibration = Constant{.bound = 1.0, .bias = 0.5}; })},
       {"dlhs.lhs: IntSymmetric: bits = 23, but 1 to 22 can be represented",
-       With([](DotGeneral& c) { c.dlhs.lhs.quantizer.numerics = IntSymmetric{.bits = 23, .dtype = std::nullopt}; })},
+       With([](DotGeneralConfig& c) { c.dlhs.lhs.quantizer.numerics = IntSymmetric{.bits = 23, .dtype = std::nullopt}; })},
       {"fwd.lhs: Quantizer: int8:s8 needs a calibration, such as AbsMax",
-       With([](DotGeneral& c) { c.fwd.lhs.quantizer.calibration.reset(); })},
+       With([](DotGeneralConfig& c) { c.fwd.lhs.quantizer.calibration.reset(); })},
       {"fwd.lhs: Constant: bound = 0, expected a number > 0 that f32 holds",
-       With([](DotGeneral& c) { c.fwd.lhs.quantizer.calibration = Constant{.bound = 0.0}; })},
+       With([](DotGeneralConfig& c) { c.fwd.lhs.quantizer.calibration = Constant{.bound = 0.0}; })},
       {"fwd.lhs: Quantizer: shared axes of f32[4,8]: axis 2 is out of range for rank 2 (-2 to 1 are allowed)",
-       With([](DotGeneral& c) { c.fwd.lhs.quantizer.calib_shared_axes.axes = {2}; })},
+       With([](DotGeneralConfig& c) { c.fwd.lhs.quantizer.calib_shared_axes.axes = {2}; })},
   });
 }
 
@@ -206,64 +206,64 @@ TEST(Make, RefusesTensors) {
 TEST(Make, RefusesLocalAqt) {
   ExpectRefused({
       {"dlhs: local_aqt: needs a contraction_axis_shard_count",
-       With([](DotGeneral& c) { c.dlhs.local_aqt = LocalAqt{}; })},
+       With([](DotGeneralConfig& c) { c.dlhs.local_aqt = LocalAqt{}; })},
       {"drhs: local_aqt: contraction_axis_shard_size belongs to tile_largest_shape; set that, or use "
        "contraction_axis_shard_count",
-       With([](DotGeneral& c) {
+       With([](DotGeneralConfig& c) {
          c.drhs.local_aqt = LocalAqt{.contraction_axis_shard_count = 2, .contraction_axis_shard_size = 2};
        })},
       {"drhs: local_aqt: tile_largest_shape needs a contraction_axis_shard_size",
-       With([](DotGeneral& c) { c.drhs.local_aqt = LocalAqt{.tile_largest_shape = true}; })},
+       With([](DotGeneralConfig& c) { c.drhs.local_aqt = LocalAqt{.tile_largest_shape = true}; })},
       {"drhs: local_aqt: tile_largest_shape cuts by contraction_axis_shard_size; leave contraction_axis_shard_count "
        "out",
-       With([](DotGeneral& c) {
+       With([](DotGeneralConfig& c) {
          c.drhs.local_aqt = LocalAqt{
              .contraction_axis_shard_count = 2, .contraction_axis_shard_size = 2, .tile_largest_shape = true};
        })},
       {"dlhs: local_aqt: contraction_axis_shard_count = 0, expected at least 1",
-       With([](DotGeneral& c) { c.dlhs.local_aqt = LocalAqt{.contraction_axis_shard_count = 0}; })},
+       With([](DotGeneralConfig& c) { c.dlhs.local_aqt = LocalAqt{.contraction_axis_shard_count = 0}; })},
       {"drhs: local_aqt: contraction_axis_shard_size = -1, expected at least 1",
-       With([](DotGeneral& c) {
+       With([](DotGeneralConfig& c) {
          c.drhs.local_aqt = LocalAqt{.contraction_axis_shard_size = -1, .tile_largest_shape = true};
        })},
       {"dlhs: local_aqt: contracting axis 1 of lhs [4,5] (axis 1 of rhs) has extent 5, which is not a multiple of "
        "contraction_axis_shard_count = 2",
-       With([](DotGeneral& c) { c.dlhs.local_aqt = LocalAqt{.contraction_axis_shard_count = 2}; })},
+       With([](DotGeneralConfig& c) { c.dlhs.local_aqt = LocalAqt{.contraction_axis_shard_count = 2}; })},
       {"drhs: local_aqt: contracting axis 0 of lhs [4,5] (axis 0 of rhs) has extent 4, which is not a multiple of "
        "contraction_axis_shard_size = 3",
-       With([](DotGeneral& c) {
+       With([](DotGeneralConfig& c) {
          c.drhs.local_aqt = LocalAqt{.contraction_axis_shard_size = 3, .tile_largest_shape = true};
        })},
       {"drhs.rhs: calib_shared_axes cannot be set with local_aqt, which gives each part its own scales",
-       With([](DotGeneral& c) {
+       With([](DotGeneralConfig& c) {
          c.drhs.local_aqt = LocalAqt{.contraction_axis_shard_count = 2};
          c.drhs.rhs.quantizer.calib_shared_axes.per_tensor = true;
        })},
       {"fwd: local_aqt applies only to dlhs and drhs",
-       With([](DotGeneral& c) { c.fwd.local_aqt = LocalAqt{}; })},
+       With([](DotGeneralConfig& c) { c.fwd.local_aqt = LocalAqt{}; })},
   });
 }
 
 TEST(Make, RefusesTilings) {
   ExpectRefused({
       {"lhs: tiling: axis 2 is out of range for shape [4,8]",
-       With([](DotGeneral& c) { c.tiling = DotTiling{.lhs = {.contraction_axes = {{.axis = 2, .tile_size = 2}}}}; })},
+       With([](DotGeneralConfig& c) { c.tiling = DotTiling{.lhs = {.contraction_axes = {{.axis = 2, .tile_size = 2}}}}; })},
       {"rhs: tiling: axis 1 of shape [8,5] cannot be cut into parts of size 2",
-       With([](DotGeneral& c) { c.tiling = DotTiling{.rhs = {.remaining_axes = {{.axis = 1, .tile_size = 2}}}}; })},
+       With([](DotGeneralConfig& c) { c.tiling = DotTiling{.rhs = {.remaining_axes = {{.axis = 1, .tile_size = 2}}}}; })},
       {"tiling: lhs.contraction_axes names axis 0, but the contracting axes of lhs are [1]",
-       With([](DotGeneral& c) { c.tiling = DotTiling{.lhs = {.contraction_axes = {{.axis = 0, .tile_size = 2}}}}; })},
+       With([](DotGeneralConfig& c) { c.tiling = DotTiling{.lhs = {.contraction_axes = {{.axis = 0, .tile_size = 2}}}}; })},
       {"tiling: rhs.remaining_axes names axis 0, but the remaining axes of rhs are [1]",
-       With([](DotGeneral& c) { c.tiling = DotTiling{.rhs = {.remaining_axes = {{.axis = -2, .tile_size = 2}}}}; })},
+       With([](DotGeneralConfig& c) { c.tiling = DotTiling{.rhs = {.remaining_axes = {{.axis = -2, .tile_size = 2}}}}; })},
       {"tiling: contraction_axes cut 1 axes of lhs and 0 of rhs; they are cut in pairs",
-       With([](DotGeneral& c) { c.tiling = DotTiling{.lhs = {.contraction_axes = {{.axis = 1, .tile_size = 2}}}}; })},
+       With([](DotGeneralConfig& c) { c.tiling = DotTiling{.lhs = {.contraction_axes = {{.axis = 1, .tile_size = 2}}}}; })},
       {"tiling: contraction_axes[0]: axis 1 of lhs has 4 tiles, axis 0 of rhs has 2; they must have equally many",
-       With([](DotGeneral& c) {
+       With([](DotGeneralConfig& c) {
          c.tiling = DotTiling{.lhs = {.contraction_axes = {{.axis = 1, .tile_count = 4}}},
                               .rhs = {.contraction_axes = {{.axis = 0, .tile_count = 2}}}};
        })},
       {"tiling: contraction_axes[0] cuts axis 0 of lhs and axis 1 of rhs, but axis 0 of lhs is contracted with axis 0 "
        "of rhs; give this contraction a rule with a tiling of its own axes",
-       With([](DotGeneral& c) {
+       With([](DotGeneralConfig& c) {
          c.tiling = DotTiling{.lhs = {.contraction_axes = {{.axis = 0, .tile_count = 2}}},
                               .rhs = {.contraction_axes = {{.axis = 1, .tile_count = 2}}}};
        }),
@@ -283,11 +283,12 @@ TEST(Make, AcceptsTheLargestSums) {
 // error reports the scale that does not fit.
 TEST(Make, LegalModePairs) {
   for (const bool lhs : {true, false}) {
-    for (DotGeneralRaw DotGeneral::*const raw : {&DotGeneral::fwd, &DotGeneral::dlhs, &DotGeneral::drhs}) {
+    for (DotGeneralRawConfig DotGeneralConfig::*const raw :
+         {&DotGeneralConfig::fwd, &DotGeneralConfig::dlhs, &DotGeneralConfig::drhs}) {
       for (const DequantMode dequant : {DequantMode::kOutput, DequantMode::kThisInput, DequantMode::kOtherInput}) {
         for (const CalibrationMode calibration : {CalibrationMode::kContractingAxis, CalibrationMode::kRemainingAxis}) {
-          DotGeneral config = DefaultUnquantizedConfig();
-          Tensor& tensor = lhs ? (config.*raw).lhs : (config.*raw).rhs;
+          DotGeneralConfig config = DefaultUnquantizedConfig();
+          TensorConfig& tensor = lhs ? (config.*raw).lhs : (config.*raw).rhs;
           tensor.quantizer = QuantizerMake(8);
           tensor.dequant_mode = dequant;
           tensor.calibration_mode = calibration;
@@ -297,9 +298,12 @@ TEST(Make, LegalModePairs) {
               DotGeneralPlan::Make(config, {DType::kF32, {4, 8}}, {DType::kF32, {8, 5}}, MatMulDims()).status();
           EXPECT_EQ(status.code(), legal ? absl::StatusCode::kOk : kInvalid) << dequant << calibration << status;
           if (legal) continue;
-          const char* const name = raw == &DotGeneral::fwd ? "fwd" : raw == &DotGeneral::dlhs ? "dlhs" : "drhs";
-          const std::string problem = raw == &DotGeneral::fwd ? absl::StrCat(" with ", ToString(calibration), ": ")
-                                                              : absl::StrCat(": scale of ", lhs ? "lhs" : "rhs");
+          const char* const name = raw == &DotGeneralConfig::fwd    ? "fwd"
+                                   : raw == &DotGeneralConfig::dlhs ? "dlhs"
+                                                                    : "drhs";
+          const std::string problem = raw == &DotGeneralConfig::fwd
+                                          ? absl::StrCat(" with ", ToString(calibration), ": ")
+                                          : absl::StrCat(": scale of ", lhs ? "lhs" : "rhs");
           EXPECT_EQ(std::string(status.message())
                         .find(absl::StrCat(name, lhs ? ".lhs: " : ".rhs: ", ToString(dequant), problem)),
                     0u)
@@ -350,7 +354,7 @@ TEST(Calls, RefuseArraysAndContextsThatDoNotFit) {
   expect(plan->Backward(g, Residuals::FromArrays(wrong), context, dlhs.ref(), std::nullopt), kInvalid,
          "DotGeneral: residual 0 is f32[4,5], but this plan keeps s8[4,8]: it belongs to another plan");
   const absl::StatusOr<DotGeneralPlan> mid = DotGeneralPlan::Make(
-      With([](DotGeneral& c) { c.fwd.lhs_mid_alpha = 0.5; }), lhs.aval(), rhs.aval(), MatMulDims());
+      With([](DotGeneralConfig& c) { c.fwd.lhs_mid_alpha = 0.5; }), lhs.aval(), rhs.aval(), MatMulDims());
   ASSERT_TRUE(mid.ok());
   expect(mid->Prepare(Side::kLhs, lhs).status(), kInvalid,
          "DotGeneral: the tensor for fwd.lhs: with mid alphas a quantized operand depends on the other one");

@@ -35,7 +35,7 @@ TEST(Residuals, MemoryFormula) {
   const Case cases[] = {
       {true, false, n + scales}, {true, true, 2 * n + scales}, {false, false, 4 * n}, {false, true, 4 * n + scales}};
   for (const Case& c : cases) {
-    DotGeneral config = DotGeneralMake(8, 8, {.bwd_bits = 8, .use_fwd_quant = c.fwd_quant});
+    DotGeneralConfig config = DotGeneralMake(8, 8, {.bwd_bits = 8, .use_fwd_quant = c.fwd_quant});
     if (c.clip) {
       ASSERT_TRUE(SetAbsmaxCalibScale(config, 0.5).ok());
     }
@@ -74,7 +74,7 @@ TEST(DotGeneral, ClipMaskKeptOrComputedAgain) {
   // Nothing is quantized backward, so use_fwd_quant changes values only by quantization; zeros come from the masks.
   std::vector<Array> zeros;
   for (const bool fwd_quant : {true, false}) {
-    DotGeneral config = DotGeneralMake(8, 8, {.use_fwd_quant = fwd_quant});
+    DotGeneralConfig config = DotGeneralMake(8, 8, {.use_fwd_quant = fwd_quant});
     ASSERT_TRUE(SetAbsmaxCalibScale(config, 0.4).ok());
     const absl::StatusOr<DotGeneralGradients> r = QuantizedDotGeneralWithGradients(config, lhs, rhs, g, MatMulDims());
     ASSERT_TRUE(r.ok()) << r.status();
@@ -92,15 +92,15 @@ TEST(DotGeneral, ClipMaskKeptOrComputedAgain) {
 TEST(DotGeneral, NothingIsAllocatedAfterTheFirstCall) {
   struct Case {
     const char* name;
-    DotGeneral config;
+    DotGeneralConfig config;
     DType dtype;
   };
-  DotGeneral fake = WithoutNoise({.bwd_bits = std::nullopt});
+  DotGeneralConfig fake = WithoutNoise({.bwd_bits = std::nullopt});
   SetFwdDequantMode(fake, DequantMode::kThisInput, DequantMode::kThisInput);
   fake.fwd.dg_accumulator_dtype = std::nullopt;
-  DotGeneral tiled = FullyQuantized();
+  DotGeneralConfig tiled = FullyQuantized();
   tiled.tiling = *DotTilingFromEinsum("mbk,kbn->bmn", {{'k', 8}, {'m', 3}});
-  DotGeneral state = WithoutNoise();
+  DotGeneralConfig state = WithoutNoise();
   state.fwd.lhs.quantizer.calibration = state.dlhs.lhs.quantizer.calibration = DelayedScaling{};
   state.fwd.rhs.quantizer.calibration = state.drhs.rhs.quantizer.calibration = WeightedStats{.lp_dev_coeff = 1};
   state.dlhs.rhs.quantizer.calibration = state.drhs.lhs.quantizer.calibration = MeanOfAbsMax{};

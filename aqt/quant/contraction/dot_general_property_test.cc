@@ -66,8 +66,8 @@ class Generator : public Choices {
     return n;
   }
 
-  Tensor RandomTensor() {
-    Tensor tensor;
+  TensorConfig RandomTensor() {
+    TensorConfig tensor;
     Quantizer& q = tensor.quantizer;
     q.numerics = RandomNumerics();
     if (IsQuantized(q.numerics)) {
@@ -108,8 +108,8 @@ class Generator : public Choices {
   }
 
   // A tensor for a product of integers.
-  Tensor RandomIntegerTensor() {
-    Tensor tensor = RandomTensor();
+  TensorConfig RandomIntegerTensor() {
+    TensorConfig tensor = RandomTensor();
     IntSymmetric n{.bits = Pick({2, 3, 4, 4, 5, 6, 7, 8, 8, 8, 8})};
     n.preserve_max_val = OneIn(4);
     n.clip = !OneIn(8);
@@ -125,8 +125,8 @@ class Generator : public Choices {
     return tensor;
   }
 
-  DotGeneralRaw RandomRaw(bool backward) {
-    DotGeneralRaw raw;
+  DotGeneralRawConfig RandomRaw(bool backward) {
+    DotGeneralRawConfig raw;
     if (!OneIn(3)) {
       raw.lhs = RandomIntegerTensor();
       raw.rhs = RandomIntegerTensor();
@@ -150,10 +150,10 @@ class Generator : public Choices {
   };
 
   // Cuts the backward contractions, mostly so that the cuts fit the shapes.
-  void AddLocalAqt(const Shapes& shapes, DotGeneral& config) {
+  void AddLocalAqt(const Shapes& shapes, DotGeneralConfig& config) {
     for (const Side wrt : {Side::kLhs, Side::kRhs}) {
       if (!OneIn(3)) continue;
-      DotGeneralRaw& raw = wrt == Side::kLhs ? config.dlhs : config.drhs;
+      DotGeneralRawConfig& raw = wrt == Side::kLhs ? config.dlhs : config.drhs;
       const Shape g = DotOutputShape(shapes.dims, shapes.lhs, shapes.rhs);
       const Axes contracting =
           MakeBackwardDotDims(shapes.dims, shapes.lhs.rank(), shapes.rhs.rank(), wrt).dims.lhs_contracting;
@@ -171,7 +171,7 @@ class Generator : public Choices {
         local.contraction_axis_shard_count = divisor(contracting.empty() ? 1 : g[contracting[0]]);
       }
       raw.local_aqt = local;
-      for (Tensor* tensor : {&raw.lhs, &raw.rhs}) tensor->quantizer.calib_shared_axes = {};
+      for (TensorConfig* tensor : {&raw.lhs, &raw.rhs}) tensor->quantizer.calib_shared_axes = {};
     }
   }
 
@@ -268,12 +268,12 @@ class Generator : public Choices {
 };
 
 // Makes most random configurations legal; Make rejects the others, which are skipped.
-void Repair(DotGeneralRaw& raw, bool backward) {
-  const auto integer = [](const Tensor& t) {
+void Repair(DotGeneralRawConfig& raw, bool backward) {
+  const auto integer = [](const TensorConfig& t) {
     const auto* n = std::get_if<IntSymmetric>(&t.quantizer.numerics);
     return n != nullptr && n->dtype.has_value() && t.dequant_mode != DequantMode::kThisInput;
   };
-  for (Tensor* tensor : {&raw.lhs, &raw.rhs}) {
+  for (TensorConfig* tensor : {&raw.lhs, &raw.rhs}) {
     const auto* constant =
         tensor->quantizer.calibration.has_value() ? std::get_if<Constant>(&*tensor->quantizer.calibration) : nullptr;
     if (constant != nullptr && constant->bias.has_value()) tensor->dequant_mode = DequantMode::kThisInput;
@@ -295,7 +295,7 @@ void Repair(DotGeneralRaw& raw, bool backward) {
 struct Exact {
   bool out, dlhs, drhs;
 };
-Exact ExactParts(const DotGeneral& config) {
+Exact ExactParts(const DotGeneralConfig& config) {
   const bool fwd = config.fwd.dg_accumulator_dtype == DType::kS32;
   // With use_fwd_quant the backward passes read the forward qvalues, which are exact for any product.
   return {fwd, config.dlhs.dg_accumulator_dtype == DType::kS32, config.drhs.dg_accumulator_dtype == DType::kS32};
@@ -306,7 +306,7 @@ int64_t FromEnvironment(const char* name, int64_t otherwise) {
   return text == nullptr ? otherwise : std::atoll(text);
 }
 
-std::string Text(const Tensor& t) {
+std::string Text(const TensorConfig& t) {
   std::ostringstream os;
   os << Describe(t.quantizer.numerics) << " " << t.dequant_mode << " " << t.calibration_mode
      << (t.quantizer.calib_shared_axes.per_tensor ? " per tensor" : "") << (t.use_fwd_quant ? " fwd quant" : "");
@@ -324,7 +324,7 @@ std::string Text(const TensorTiling& tiling) {
   return os.str();
 }
 
-std::string Text(const DotGeneralRaw& raw) {
+std::string Text(const DotGeneralRawConfig& raw) {
   std::ostringstream os;
   os << Text(raw.lhs) << " | " << Text(raw.rhs);
   if (raw.hadamard.has_value()) os << " | hadamard " << raw.hadamard->block;
@@ -336,7 +336,7 @@ std::string Text(const DotGeneralRaw& raw) {
 }
 
 struct Problem {
-  DotGeneral config;
+  DotGeneralConfig config;
   DotDims dims;
   Array lhs, rhs;
   Context context;
@@ -359,9 +359,9 @@ struct Problem {
   }
 };
 
-bool SearchesSnr(const DotGeneral& config) {
-  for (const DotGeneralRaw* raw : {&config.fwd, &config.dlhs, &config.drhs}) {
-    for (const Tensor* tensor : {&raw->lhs, &raw->rhs}) {
+bool SearchesSnr(const DotGeneralConfig& config) {
+  for (const DotGeneralRawConfig* raw : {&config.fwd, &config.dlhs, &config.drhs}) {
+    for (const TensorConfig* tensor : {&raw->lhs, &raw->rhs}) {
       const std::optional<Calibration>& calibration = tensor->quantizer.calibration;
       if (calibration.has_value() && std::holds_alternative<SnrSearch>(*calibration)) return true;
     }
@@ -370,7 +370,7 @@ bool SearchesSnr(const DotGeneral& config) {
 }
 
 // All fields of AQT or none, and sometimes some of Qwix, which SnrSearch does not have.
-Compat RandomCompat(Generator& random, const DotGeneral& config) {
+Compat RandomCompat(Generator& random, const DotGeneralConfig& config) {
   Compat compat = random.OneIn(2) ? Compat::Original() : Compat{};
   if (!random.OneIn(2) || SearchesSnr(config)) return compat;
   for (const CompatField& field : CompatFields()) {
@@ -380,8 +380,9 @@ Compat RandomCompat(Generator& random, const DotGeneral& config) {
 }
 
 Problem RandomProblem(Generator& random) {
-  DotGeneral config{.fwd = random.RandomRaw(false), .dlhs = random.RandomRaw(true), .drhs = random.RandomRaw(true)};
-  for (DotGeneralRaw* raw : {&config.fwd, &config.dlhs, &config.drhs}) {
+  DotGeneralConfig config{
+      .fwd = random.RandomRaw(false), .dlhs = random.RandomRaw(true), .drhs = random.RandomRaw(true)};
+  for (DotGeneralRawConfig* raw : {&config.fwd, &config.dlhs, &config.drhs}) {
     Repair(*raw, raw != &config.fwd);
     if (!random.OneIn(3) || (!IsQuantized(raw->lhs.quantizer.numerics) && !IsQuantized(raw->rhs.quantizer.numerics)))
       continue;
@@ -389,7 +390,7 @@ Problem RandomProblem(Generator& random) {
     raw->lhs_mid_alpha = raw->rhs_mid_alpha = std::nullopt;
   }
   const Generator::Shapes shapes = random.RandomShapes();
-  for (DotGeneralRaw* raw : {&config.fwd, &config.dlhs, &config.drhs}) {
+  for (DotGeneralRawConfig* raw : {&config.fwd, &config.dlhs, &config.drhs}) {
     const bool forward = raw == &config.fwd;
     random.MakeConstantArrays(forward ? shapes.lhs.rank() : DotOutputShape(shapes.dims, shapes.lhs, shapes.rhs).rank(),
                               raw->lhs.quantizer);
@@ -416,7 +417,7 @@ Problem RandomProblem(Generator& random) {
 struct Coverage {
   int64_t legal = 0, packed = 0, cut = 0, tiled = 0, prepared = 0, rotated = 0;
 
-  void Add(const DotGeneral& config, const Exact& exact) {
+  void Add(const DotGeneralConfig& config, const Exact& exact) {
     ++legal;
     packed += exact.out + exact.dlhs + exact.drhs;
     tiled += config.tiling.has_value() && (exact.out || exact.dlhs || exact.drhs);

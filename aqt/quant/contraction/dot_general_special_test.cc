@@ -33,8 +33,8 @@ namespace {
 constexpr float kInf = std::numeric_limits<float>::infinity(), kNaN = std::numeric_limits<float>::quiet_NaN();
 
 // lhs [4,2] x rhs [2,1] with 8 bits and a constant bound of 1 on lhs: elements beyond it are clipped.
-DotGeneral ClippedLhs() {
-  DotGeneral config = DefaultUnquantizedConfig();
+DotGeneralConfig ClippedLhs() {
+  DotGeneralConfig config = DefaultUnquantizedConfig();
   config.fwd.lhs.quantizer = QuantizerMake(8);
   std::get<IntSymmetric>(config.fwd.lhs.quantizer.numerics).clip_gradient = true;
   config.fwd.lhs.quantizer.calibration = Constant{.bound = 1.0};
@@ -73,7 +73,7 @@ TEST(ClipGradient, OfASmallFloatThatIsNaN) {
   const Array rhs = Array::Of<float>({2}, {1, 1}), g = Array::Of<float>({1, 2, 3, 4}, {4, 1});
   for (const FpFormat& format : {FpFormat{.nexp = 0, .nmant = 4}, FpFormat{.nexp = 2, .nmant = 1}}) {
     for (const bool use_fwd_quant : {false, true}) {
-      DotGeneral config = DefaultUnquantizedConfig();
+      DotGeneralConfig config = DefaultUnquantizedConfig();
       config.fwd.lhs.quantizer = {.numerics = Fp{.format = format, .clip_gradient = true},
                                   .calibration = Constant{.bound = 1.0}};
       config.drhs.rhs.use_fwd_quant = use_fwd_quant;
@@ -110,8 +110,8 @@ void ExpectNoBitChangedByAnObserver(bool float8, float size) {
         const Array lhs = Cast(ArrayRef(left.data(), {6, 9}), dtype), rhs = Cast(ArrayRef(right.data(), {9, 6}), dtype);
         const Array g = Cast(ArrayRef(left.data(), {6, 6}), dtype);
         const Bits bits = float8 ? Bits::E4M3() : Bits(8), bwd_bits = float8 ? Bits::E5M2() : Bits(8);
-        DotGeneral config = DotGeneralMake(bits, bits, {.bwd_bits = bwd_bits, .use_fwd_quant = seed % 2 == 0});
-        for (Tensor* tensor : {&config.fwd.lhs, &config.fwd.rhs, &config.dlhs.lhs, &config.drhs.rhs}) {
+        DotGeneralConfig config = DotGeneralMake(bits, bits, {.bwd_bits = bwd_bits, .use_fwd_quant = seed % 2 == 0});
+        for (TensorConfig* tensor : {&config.fwd.lhs, &config.fwd.rhs, &config.dlhs.lhs, &config.drhs.rhs}) {
           tensor->quantizer.scale_dtype = scale_dtype;
         }
         const absl::StatusOr<DotGeneralPlan> plan = DotGeneralPlan::Make(config, lhs.aval(), rhs.aval(), MatMulDims());
@@ -154,7 +154,7 @@ TEST(Subnormals, OfUnquantizedOperandsAreZero) {
                 kernel = Cast(ArrayRef(large.data(), {8, 1, 1}), dtype),
                 g = Cast(ArrayRef(large.data(), {1, 1, 1}), dtype);
     const absl::StatusOr<DotGeneralGradients> conv =
-        QuantizedConvGeneralWithGradients(DotGeneralRaw(), image, kernel, g, {});
+        QuantizedConvGeneralWithGradients(DotGeneralRawConfig(), image, kernel, g, {});
     ASSERT_EQ(conv.status(), absl::OkStatus());
     EXPECT_TRUE(SameValues(conv->out, Array::Zeros(dtype, {1, 1, 1}))) << dtype;
     EXPECT_TRUE(SameValues(conv->drhs, Array::Zeros(dtype, {8, 1, 1}))) << dtype;
@@ -172,7 +172,7 @@ TEST(Subnormals, OfUnquantizedOperandsAreZero) {
 // A negative clipping scale gives a negative scale. Even if the scale is so small that its inverse turns a subnormal x
 // into a normal number, that x is treated as zero, in the fused kernels and in the others.
 TEST(Subnormals, AreZeroUnderANegativeScale) {
-  DotGeneral config = DotGeneralMake(4, 4);
+  DotGeneralConfig config = DotGeneralMake(4, 4);
   config.fwd.lhs.quantizer.calibration = AbsMax{.clipping_scale = -0.7};
   const Array lhs = Array::Of<float>({2e-37f, 1e-38f}, {1, 2}), rhs = Array::Of<float>({1, 0, 0, 1}, {2, 2});
   Recorder recorder;
@@ -187,7 +187,7 @@ TEST(Subnormals, AreZeroUnderANegativeScale) {
 // A convolution rounds its inputs to the dtype of its operands, as AQT does: here qvalues of 12 bits, held in f32
 // because the scale is f32, are rounded to bf16.
 TEST(Conv, ConvertsQvaluesToTheDtypeOfTheOperands) {
-  DotGeneralRaw config;
+  DotGeneralRawConfig config;
   config.lhs.quantizer = QuantizerMake(12);
   config.lhs.quantizer.scale_dtype = DType::kF32;
   const Array lhs = Cast(Array::Of<float>({1, 0.501f, 0.25f}, {1, 3, 1}), DType::kBF16);
@@ -203,10 +203,10 @@ TEST(Conv, ConvertsQvaluesToTheDtypeOfTheOperands) {
 // AQT's builder always sets an s32 accumulator, and its convolution ignores the field.
 TEST(Conv, AnS32AccumulatorOfFloatsHasNoEffect) {
   const Array lhs = RandomArray(DType::kBF16, {2, 5, 3}, 1), rhs = RandomArray(DType::kBF16, {2, 3, 4}, 2);
-  DotGeneralRaw config = ConvGeneralDilatedMake(1, 8, 8);
+  DotGeneralRawConfig config = ConvGeneralDilatedMake(1, 8, 8);
   config.lhs.quantizer = Quantizer();  // a float now
   config.dg_accumulator_dtype = DType::kS32;
-  DotGeneralRaw none = config;
+  DotGeneralRawConfig none = config;
   none.dg_accumulator_dtype.reset();
   const absl::StatusOr<Array> out = QuantizedConvGeneral(config, lhs, rhs, {});
   ASSERT_EQ(out.status(), absl::OkStatus());
@@ -215,7 +215,7 @@ TEST(Conv, AnS32AccumulatorOfFloatsHasNoEffect) {
 
 TEST(Conv, AccumulatorDTypeHasNoEffectInTheOriginal) {
   const Array lhs = RandomArray(DType::kF32, {2, 5, 3}, 1), rhs = RandomArray(DType::kF32, {2, 3, 4}, 2);
-  DotGeneralRaw bf16 = ConvGeneralDilatedMake(1, {}, 8), none = bf16;
+  DotGeneralRawConfig bf16 = ConvGeneralDilatedMake(1, {}, 8), none = bf16;
   bf16.dg_accumulator_dtype = DType::kBF16;
   none.dg_accumulator_dtype.reset();
   const absl::StatusOr<Array> plain = QuantizedConvGeneral(none, lhs, rhs, {});
@@ -230,11 +230,11 @@ TEST(Conv, AccumulatorDTypeHasNoEffectInTheOriginal) {
 TEST(Modes, OfBackwardPassesDependOnTheScale) {
   const Array lhs = RandomArray(DType::kF32, {4, 8}, 1), rhs = RandomArray(DType::kF32, {8, 5}, 2);
   const Array g = RandomArray(DType::kF32, {4, 5}, 3);
-  for (DotGeneralRaw DotGeneral::*const raw : {&DotGeneral::dlhs, &DotGeneral::drhs}) {
-    for (Tensor DotGeneralRaw::*const side : {&DotGeneralRaw::lhs, &DotGeneralRaw::rhs}) {
+  for (DotGeneralRawConfig DotGeneralConfig::*const raw : {&DotGeneralConfig::dlhs, &DotGeneralConfig::drhs}) {
+    for (TensorConfig DotGeneralRawConfig::*const side : {&DotGeneralRawConfig::lhs, &DotGeneralRawConfig::rhs}) {
       for (const DequantMode mode : {DequantMode::kOutput, DequantMode::kOtherInput}) {
-        DotGeneral config = DefaultUnquantizedConfig();
-        Tensor& tensor = (config.*raw).*side;
+        DotGeneralConfig config = DefaultUnquantizedConfig();
+        TensorConfig& tensor = (config.*raw).*side;
         tensor.quantizer = QuantizerMake(8);
         tensor.quantizer.calib_shared_axes.per_tensor = true;
         tensor.dequant_mode = mode;

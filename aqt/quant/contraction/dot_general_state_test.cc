@@ -133,11 +133,11 @@ TEST(DotGeneralState, EveryOperandHasItsOwnStatistics) {
     const DType dtype = std::vector<DType>{DType::kF32, DType::kF32, DType::kBF16, DType::kF16}[draw.Below(4)];
     const int64_t b = 1 + draw.Below(3), m = 1 + draw.Below(9), k = 1 + draw.Below(70), n = 1 + draw.Below(9);
     const DotDims dims = {.lhs_contracting = {2}, .rhs_contracting = {1}, .lhs_batch = {0}, .rhs_batch = {0}};
-    DotGeneral config;
-    std::map<std::string, const Tensor*> operands = {{"fwd.lhs", &config.fwd.lhs},   {"fwd.rhs", &config.fwd.rhs},
-                                                     {"dlhs.lhs", &config.dlhs.lhs}, {"dlhs.rhs", &config.dlhs.rhs},
-                                                     {"drhs.lhs", &config.drhs.lhs}, {"drhs.rhs", &config.drhs.rhs}};
-    for (auto& [name, tensor] : operands) const_cast<Tensor*>(tensor)->quantizer = RandomQuantizer(draw);
+    DotGeneralConfig config;
+    std::map<std::string, const TensorConfig*> operands = {
+        {"fwd.lhs", &config.fwd.lhs},   {"fwd.rhs", &config.fwd.rhs},   {"dlhs.lhs", &config.dlhs.lhs},
+        {"dlhs.rhs", &config.dlhs.rhs}, {"drhs.lhs", &config.drhs.lhs}, {"drhs.rhs", &config.drhs.rhs}};
+    for (auto& [name, tensor] : operands) const_cast<TensorConfig*>(tensor)->quantizer = RandomQuantizer(draw);
     config.dlhs.rhs.use_fwd_quant = draw.Below(3) == 0;
     config.drhs.rhs.use_fwd_quant = draw.Below(3) == 0;
     const Aval lhs_aval{dtype, {b, m, k}}, rhs_aval{dtype, {b, k, n}}, out_aval{dtype, {b, m, n}};
@@ -198,16 +198,16 @@ TEST(DotGeneralState, EveryOperandHasItsOwnStatistics) {
   for (const auto& [name, count] : seen) EXPECT_GE(count, 5) << name;
 }
 
-DotGeneral Delayed() {
-  DotGeneral config = *FullyQuantized({.use_stochastic_rounding = false});
-  for (DotGeneralRaw* raw : {&config.fwd, &config.dlhs, &config.drhs}) {
+DotGeneralConfig Delayed() {
+  DotGeneralConfig config = *FullyQuantized({.use_stochastic_rounding = false});
+  for (DotGeneralRawConfig* raw : {&config.fwd, &config.dlhs, &config.drhs}) {
     raw->lhs.quantizer.calibration = raw->rhs.quantizer.calibration = DelayedScaling{.amax_history_length = 3};
   }
   return config;
 }
 
 TEST(DotGeneralState, Slots) {
-  DotGeneral config = Delayed();
+  DotGeneralConfig config = Delayed();
   config.fwd.lhs.quantizer.calibration = MeanOfAbsMax{};
   config.dlhs.rhs.quantizer.calibration = AbsMax{};
   const absl::StatusOr<DotGeneralPlan> plan =
@@ -235,8 +235,8 @@ TEST(DotGeneralState, ThreadsAndTargetsGiveTheSameBits) {
        {Calibration(MeanOfAbsMax{}),
         Calibration(WeightedStats{.l1_dev_coeff = 0.5, .lp_dev_coeff = 1, .max_dev_coeff = 1}),
         Calibration(DelayedScaling{.amax_history_length = 3})}) {
-    DotGeneral config = Delayed();
-    for (DotGeneralRaw* raw : {&config.fwd, &config.dlhs, &config.drhs}) {
+    DotGeneralConfig config = Delayed();
+    for (DotGeneralRawConfig* raw : {&config.fwd, &config.dlhs, &config.drhs}) {
       raw->lhs.quantizer.calibration = raw->rhs.quantizer.calibration = calibration;
     }
     const absl::StatusOr<DotGeneralPlan> plan = DotGeneralPlan::Make(config, lhs.aval(), rhs.aval(), MatMulDims());
@@ -290,7 +290,7 @@ TEST(DotGeneralState, InPlaceAndWithoutGradients) {
 // SERVE gives the same with frozen scales as with the statistics.
 TEST(DotGeneralState, FrozenScalesGiveTheSameBits) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    DotGeneral config = *FullyQuantized({.use_stochastic_rounding = false});
+    DotGeneralConfig config = *FullyQuantized({.use_stochastic_rounding = false});
     config.fwd.lhs.quantizer.calibration = MeanOfAbsMax{};
     config.fwd.lhs.quantizer.calib_shared_axes.per_tensor = true;
     const Array rhs = RandomArray(dtype, {64, 5}, 2);

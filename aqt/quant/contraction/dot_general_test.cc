@@ -90,7 +90,7 @@ TEST(DotGeneral, UnquantizedIsThePlainProduct) {
 TEST(DotGeneral, TwoBitWeights) {
   const Array lhs = RandomArray(DType::kF32, {3, 64}, 5), rhs = RandomArray(DType::kF32, {64, 4}, 6);
   for (const Bits lhs_bits : {Bits(), Bits(8)}) {
-    DotGeneral config = DotGeneralMake(lhs_bits, 2, {.use_fwd_quant = false});
+    DotGeneralConfig config = DotGeneralMake(lhs_bits, 2, {.use_fwd_quant = false});
     const absl::StatusOr<Array> want = QuantizedDotGeneral(config, lhs, rhs, MatMulDims());
     ASSERT_TRUE(SetFwdRhsDTypeInt2(config).ok());
     SetAccumulatorDType(config, DType::kF32, kSkip, kSkip);
@@ -117,7 +117,7 @@ TEST(DotGeneral, WideContainers) {
       {DType::kF32, DType::kF32, std::nullopt, {-0x1.a8cd7p+1f, -0x1.8c4556p+0f, 0x1.f1357ep+1f, -0x1.a4fbd8p+0f}},
   };
   for (const Case& c : cases) {
-    DotGeneral config = DotGeneralMake(8, 8, {.use_fwd_quant = false});
+    DotGeneralConfig config = DotGeneralMake(8, 8, {.use_fwd_quant = false});
     config.fwd.lhs.quantizer.numerics = IntSymmetric{.bits = 12, .dtype = c.lhs};
     config.fwd.rhs.quantizer.numerics = IntSymmetric{.bits = 8, .dtype = c.rhs};
     config.fwd.dg_accumulator_dtype = c.accumulator;
@@ -129,7 +129,7 @@ TEST(DotGeneral, WideContainers) {
 }
 
 TEST(DotGeneral, ClipGradientIsZeroOutsideTheBound) {
-  DotGeneral config = DotGeneralMake(8, 8, {});
+  DotGeneralConfig config = DotGeneralMake(8, 8, {});
   ASSERT_TRUE(SetAbsmaxCalibScale(config, 0.5).ok());
   const Array lhs = Array::Of<float>({1, 0.4f, -0.6f, 0.1f}, {1, 4});
   const Array rhs = Array::Of<float>({1, 2, 3, 4}, {4, 1}), g = Array::Of<float>({1}, {1, 1});
@@ -288,7 +288,8 @@ TEST(DotGeneral, EmptyExtents) {
   for (const auto& [m, k, n] : {std::tuple<int64_t, int64_t, int64_t>{0, 3, 2}, {2, 0, 3}, {2, 3, 0}, {0, 0, 0}}) {
     const Array lhs = RandomArray(DType::kF32, {m, k}, 1), rhs = RandomArray(DType::kF32, {k, n}, 2);
     const Array g = RandomArray(DType::kF32, {m, n}, 3);
-    for (const DotGeneral& config : {FullyQuantized(), DefaultUnquantizedConfig(), DotGeneralMake(std::nullopt, 8)}) {
+    for (const DotGeneralConfig& config :
+         {FullyQuantized(), DefaultUnquantizedConfig(), DotGeneralMake(std::nullopt, 8)}) {
       const absl::StatusOr<DotGeneralGradients> r =
           QuantizedDotGeneralWithGradients(config, lhs, rhs, g, MatMulDims(), {.key = MakeKey(0)});
       ASSERT_TRUE(r.ok()) << r.status();

@@ -31,7 +31,7 @@ namespace aqt {
 
 inline const DotDims kBatched{.lhs_contracting = {2}, .rhs_contracting = {0}, .lhs_batch = {1}, .rhs_batch = {1}};
 
-inline DotGeneral WithoutNoise(FullyQuantizedOptions options = {}) {
+inline DotGeneralConfig WithoutNoise(FullyQuantizedOptions options = {}) {
   options.use_stochastic_rounding = false;
   return *FullyQuantized(options);
 }

@@ -23,7 +23,8 @@ namespace aqt {
 // that is multiplied by the scales of the other one (DEQUANT_MODE_OTHER_INPUT there). For integers in tiles of k, an
 // rhs may also take 8, 4 or 2 bits, with its scales (kernels::PrefersDigitsOfIntegers); lhs then has no panels.
 //
-// With DotGeneralRaw::hadamard the tensor is that of the rotated operand. A plan without the same rotation refuses it.
+// With DotGeneralRawConfig::hadamard the tensor is that of the rotated operand. A plan without the same rotation
+// refuses it.
 class PreparedOperand {
  public:
   PreparedOperand() = default;

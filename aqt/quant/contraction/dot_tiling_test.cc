@@ -81,7 +81,7 @@ TEST(TiledDotGeneral, TheFloatResultIsThatWithoutTiles) {
   for (const Problem& problem : Problems()) {
     const Array lhs = Integers(problem.lhs, 1), rhs = Integers(problem.rhs, 2);
     const Array g = Integers(DotOutputShape(problem.dims, problem.lhs, problem.rhs), 3);
-    DotGeneral config = DefaultUnquantizedConfig();
+    DotGeneralConfig config = DefaultUnquantizedConfig();
     const absl::StatusOr<DotGeneralGradients> want =
         QuantizedDotGeneralWithGradients(config, lhs, rhs, g, problem.dims);
     config.tiling = problem.tiling;
@@ -98,7 +98,7 @@ TEST(TiledDotGeneral, TheFloatResultIsThatWithoutTiles) {
 TEST(TiledDotGeneral, SumsAsItMultiplies) {
   struct Kind {
     const char* name;
-    DotGeneral config;
+    DotGeneralConfig config;
   };
   const Kind kinds[] = {{"int8", DotGeneralMake(8, 8)},
                         {"int4 weights", DotGeneralMake(8, 4)},
@@ -113,7 +113,7 @@ TEST(TiledDotGeneral, SumsAsItMultiplies) {
       for (const kernels::Target target : kernels::SupportedTargets()) {
         SCOPED_TRACE(absl::StrCat(kind.name, ", ", problem.name, ", ", kernels::ToString(target)));
         const Array lhs = RandomArray(DType::kF32, problem.lhs, 1), rhs = RandomArray(DType::kF32, problem.rhs, 2);
-        DotGeneral config = kind.config;
+        DotGeneralConfig config = kind.config;
         config.tiling = problem.tiling;
         const absl::StatusOr<DotGeneralPlan> plan =
             DotGeneralPlan::Make(config, lhs.aval(), rhs.aval(), problem.dims, {.target = target});
@@ -150,7 +150,7 @@ TEST(TiledDotGeneral, TinySumsAsItMultiplies) {
       to[kTile * kColumns] = -to[0] * (i % 3 == 0 ? 1.0f : 0x1.000002p+0f);
     }
     const Array lhs = std::move(x).Build(), rhs = std::move(w).Build();
-    DotGeneral config = DotGeneralMake(8, 4);
+    DotGeneralConfig config = DotGeneralMake(8, 4);
     config.tiling = *DotTilingFromEinsum("ab,bc->ac", {{'b', kTile}});
     for (const kernels::Target target : kernels::SupportedTargets()) {
       SCOPED_TRACE(absl::StrCat("2^", exponent, ", ", kernels::ToString(target)));
@@ -194,7 +194,7 @@ TEST(TiledDotGeneral, PreparedIntegers) {
            *DotTilingFromEinsum("ab,bc->ac", {{'b', tile}, {'a', rows}, {'c', columns}})}};
       for (const Problem& problem : problems) {
         const int lhs_bits = 2 + static_cast<int>(seed % 7), rhs_bits = std::vector<int>{4, 8, 2, 3, 6}[seed % 5];
-        DotGeneral config = DotGeneralMake(lhs_bits, rhs_bits);
+        DotGeneralConfig config = DotGeneralMake(lhs_bits, rhs_bits);
         config.fwd.lhs.quantizer.calib_shared_axes.per_tensor = seed % 3 == 0;
         config.tiling = problem.tiling;
         ++seed;
@@ -227,8 +227,8 @@ TEST(TiledDotGeneral, PreparedIntegers) {
 // One number is a thousand times the others: in its own tile it does not absorb 1270 and 10.
 TEST(TiledDotGeneral, EachTileHasItsOwnScale) {
   const Array lhs = Array::Of<float>({1270, 10, 1.27e6f, 1e4f}, {1, 4}), ones = Array::Of<float>({1, 1, 1, 1}, {4, 1});
-  DotGeneral config = DotGeneralMake(8, 8);
-  for (Tensor* tensor : {&config.fwd.lhs, &config.fwd.rhs}) {
+  DotGeneralConfig config = DotGeneralMake(8, 8);
+  for (TensorConfig* tensor : {&config.fwd.lhs, &config.fwd.rhs}) {
     std::get<IntSymmetric>(tensor->quantizer.numerics).preserve_max_val = true;
   }
   for (const auto& [tile_size, want] : {std::pair<int64_t, float>{4, 1280000}, {2, 1281280}}) {
@@ -242,7 +242,7 @@ TEST(TiledDotGeneral, EachTileHasItsOwnScale) {
 
 // A stored weight has the tiled shape and gives the same bits as the float weight.
 TEST(TiledDotGeneral, StoredWeights) {
-  DotGeneral config = DotGeneralMake(8, 8);
+  DotGeneralConfig config = DotGeneralMake(8, 8);
   config.tiling.emplace();
   config.tiling->lhs.contraction_axes = {{.axis = -1, .tile_count = 2}};
   config.tiling->rhs.contraction_axes = {{.axis = 0, .tile_count = 2}};
@@ -285,7 +285,7 @@ TEST(TiledDotGeneral, StoredWeights) {
 TEST(TiledDotGeneral, ThreadsTargetsAndStridesGiveTheSameBits) {
   const Array lhs = RandomArray(DType::kBF16, {48, 64}, 1), rhs = RandomArray(DType::kBF16, {64, 96}, 2);
   const Array g = RandomArray(DType::kBF16, {48, 96}, 3);
-  DotGeneral config = FullyQuantized();
+  DotGeneralConfig config = FullyQuantized();
   config.tiling = *DotTilingFromEinsum("ab,bc->ac", {{'b', 16}, {'a', 8}, {'c', 32}});
   const absl::StatusOr<DotGeneralPlan> plan = DotGeneralPlan::Make(config, lhs.aval(), rhs.aval(), MatMulDims());
   ASSERT_TRUE(plan.ok()) << plan.status();

@@ -152,7 +152,7 @@ absl::StatusOr<DType> EinsumDType(DType lhs, DType rhs) {
   return IsInteger(dtype) ? DType::kF32 : dtype;
 }
 
-DotGeneral SwapOperands(DotGeneral config, bool keeps_mid_alphas) {
+DotGeneralConfig SwapOperands(DotGeneralConfig config, bool keeps_mid_alphas) {
   std::swap(config.fwd.lhs, config.fwd.rhs);
   if (!keeps_mid_alphas) std::swap(config.fwd.lhs_mid_alpha, config.fwd.rhs_mid_alpha);
   std::swap(config.dlhs, config.drhs);
@@ -160,10 +160,10 @@ DotGeneral SwapOperands(DotGeneral config, bool keeps_mid_alphas) {
   return config;
 }
 
-absl::StatusOr<EinsumPlan> EinsumPlan::Make(absl::string_view equation, const DotGeneral& config, const Aval& lhs,
+absl::StatusOr<EinsumPlan> EinsumPlan::Make(absl::string_view equation, const DotGeneralConfig& config, const Aval& lhs,
                                             const Aval& rhs, const PlanOptions& options) {
   AQT_ASSIGN_OR_RETURN(internal::EinsumLowering lowering, internal::LowerEinsum(equation, lhs, rhs));
-  const DotGeneral product_config =
+  const DotGeneralConfig product_config =
       lowering.swapped ? SwapOperands(config, options.semantics.compat.einsum_keeps_mid_alphas) : config;
   const EinsumOperand& first = lowering.operand(lowering.InProduct(Side::kLhs));
   const EinsumOperand& second = lowering.operand(lowering.InProduct(Side::kRhs));
@@ -275,7 +275,7 @@ absl::StatusOr<PreparedOperand> EinsumPlan::Prepare(Side side, QTensor qtensor, 
   return impl.plan.Prepare(impl.lowering.InProduct(side), std::move(qtensor), runtime);
 }
 
-absl::StatusOr<Array> QuantizedEinsum(absl::string_view equation, const DotGeneral& config, const ArrayRef& lhs,
+absl::StatusOr<Array> QuantizedEinsum(absl::string_view equation, const DotGeneralConfig& config, const ArrayRef& lhs,
                                       const ArrayRef& rhs, const Context& context, const PlanOptions& options,
                                       const Runtime& runtime) {
   return internal::RunOnce(EinsumPlan::Make(equation, config, lhs.aval(), rhs.aval(),
@@ -285,10 +285,11 @@ absl::StatusOr<Array> QuantizedEinsum(absl::string_view equation, const DotGener
                            });
 }
 
-absl::StatusOr<DotGeneralGradients> QuantizedEinsumWithGradients(absl::string_view equation, const DotGeneral& config,
-                                                                 const ArrayRef& lhs, const ArrayRef& rhs,
-                                                                 const ArrayRef& g, const Context& context,
-                                                                 const PlanOptions& options, const Runtime& runtime) {
+absl::StatusOr<DotGeneralGradients> QuantizedEinsumWithGradients(absl::string_view equation,
+                                                                 const DotGeneralConfig& config, const ArrayRef& lhs,
+                                                                 const ArrayRef& rhs, const ArrayRef& g,
+                                                                 const Context& context, const PlanOptions& options,
+                                                                 const Runtime& runtime) {
   return internal::RunOnceWithGradients(
       EinsumPlan::Make(equation, config, lhs.aval(), rhs.aval(),
                        internal::WithPasses(options, PlanPasses::kForwardAndBackward)),

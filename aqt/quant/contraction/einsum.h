@@ -47,7 +47,7 @@ absl::StatusOr<DType> EinsumDType(DType lhs, DType rhs);
 // The configuration for a product with exchanged operands: fwd.lhs <-> fwd.rhs, dlhs <-> drhs. The backward
 // contractions do not change internally: their lhs is the incoming gradient. The mid alphas of fwd are exchanged, too,
 // unless `keeps_mid_alphas` (Compat::einsum_keeps_mid_alphas).
-DotGeneral SwapOperands(DotGeneral config, bool keeps_mid_alphas = false);
+DotGeneralConfig SwapOperands(DotGeneralConfig config, bool keeps_mid_alphas = false);
 
 // A planned quantized einsum and its two gradients. Immutable and thread-safe; cheap to copy. Calls do not allocate
 // after the first one with the same Scratch, except for sums of Compat::einsum_sums_in_dtype.
@@ -56,7 +56,7 @@ class EinsumPlan {
   // InvalidArgument for an equation that does not parse (ParseEinsum) or does not fit the shapes, dtypes without a
   // common one, and as DotGeneralPlan::Make. Axes in `config` (tiling, shared axes) refer to that side's operand after
   // diagonals and sums are taken.
-  static absl::StatusOr<EinsumPlan> Make(absl::string_view equation, const DotGeneral& config, const Aval& lhs,
+  static absl::StatusOr<EinsumPlan> Make(absl::string_view equation, const DotGeneralConfig& config, const Aval& lhs,
                                          const Aval& rhs, const PlanOptions& options = {});
 
   const Aval& lhs_aval() const;
@@ -93,15 +93,13 @@ class EinsumPlan {
 };
 
 // One-shot: plans the forward pass, runs it, allocates the result. options.passes is not read.
-absl::StatusOr<Array> QuantizedEinsum(absl::string_view equation, const DotGeneral& config, const ArrayRef& lhs,
+absl::StatusOr<Array> QuantizedEinsum(absl::string_view equation, const DotGeneralConfig& config, const ArrayRef& lhs,
                                       const ArrayRef& rhs, const Context& context = {}, const PlanOptions& options = {},
                                       const Runtime& runtime = {});
 // The same with both gradients, given g, the gradient of the output.
-absl::StatusOr<DotGeneralGradients> QuantizedEinsumWithGradients(absl::string_view equation, const DotGeneral& config,
-                                                                 const ArrayRef& lhs, const ArrayRef& rhs,
-                                                                 const ArrayRef& g, const Context& context = {},
-                                                                 const PlanOptions& options = {},
-                                                                 const Runtime& runtime = {});
+absl::StatusOr<DotGeneralGradients> QuantizedEinsumWithGradients(
+    absl::string_view equation, const DotGeneralConfig& config, const ArrayRef& lhs, const ArrayRef& rhs,
+    const ArrayRef& g, const Context& context = {}, const PlanOptions& options = {}, const Runtime& runtime = {});
 
 }  // namespace aqt
 

@@ -181,7 +181,7 @@ TEST(EinsumProperty, QuantizedEqualsDotGeneralOnTransposedOperands) {
     const bool swapped = batch + a_rest + b_rest != e.out;
     swaps += swapped;
 
-    DotGeneral config = DotGeneralMake(8, 4, {.bwd_bits = 8});
+    DotGeneralConfig config = DotGeneralMake(8, 4, {.bwd_bits = 8});
     config.dlhs = DotGeneralRawMake(6, 8);
     config.drhs = DotGeneralRawMake(8, 5);
     config.dlhs.rhs.use_fwd_quant = i % 3 == 0;
@@ -205,7 +205,7 @@ TEST(EinsumProperty, QuantizedEqualsDotGeneralOnTransposedOperands) {
     }
     const std::string product = batch + (swapped ? b_rest + a_rest : a_rest + b_rest);
     const Array product_g = TransposedCopy(g, e.out, product);
-    DotGeneral product_config = config;
+    DotGeneralConfig product_config = config;
     if (swapped) {
       std::swap(product_config.fwd.lhs, product_config.fwd.rhs);
       std::swap(product_config.dlhs, product_config.drhs);
@@ -242,7 +242,7 @@ TEST(EinsumProperty, QuantizedEqualsDotGeneralOnTransposedOperands) {
 // Exchanged operands, transposed results and a batch axis: the same bits for any number of threads on any target, and
 // for a single entry of the batch (it has its own scales).
 TEST(EinsumPlan, ThreadsTargetsAndBatchesGiveTheSameBits) {
-  const DotGeneral config = DotGeneralMake(8, 8, {.bwd_bits = 8, .use_fwd_quant = false});
+  const DotGeneralConfig config = DotGeneralMake(8, 8, {.bwd_bits = 8, .use_fwd_quant = false});
   const Array lhs = RandomArray(DType::kF32, {4, 70, 3, 64}, 1), rhs = RandomArray(DType::kF32, {4, 60, 3, 64}, 2);
   const Array g = RandomArray(DType::kF32, {4, 60, 70, 3}, 3);
   const PlanOptions options{.semantics = {.arithmetic = Arithmetic::kIeee}, .target = kernels::Target::kScalar};

@@ -63,7 +63,7 @@ TEST(EinsumPlan, ErrorsNameTheLetter) {
       "einsum \"ab,bc->ac\": 'b' is 3 in lhs f32[2,3], but 4 in the other operand, f32[4,5]; expected equal, or 1");
   EXPECT_EQ(error("aa,a->a", {2, 3}, {2}),
             "einsum \"aa,a->a\": 'a' is 2 and 3 in lhs f32[2,3]; a repeated letter needs equal extents");
-  DotGeneral config = FullyQuantized();
+  DotGeneralConfig config = FullyQuantized();
   config.fwd.lhs.quantizer.calibration = std::nullopt;
   const Aval lhs{DType::kF32, {2, 3}}, rhs{DType::kF32, {5, 2}};
   const absl::Status status = EinsumPlan::Make("bc,ab->ac", config, lhs, rhs).status();
@@ -118,7 +118,7 @@ TEST(EinsumPlan, SwapsAsJaxDoes) {
 
 // "lhs" of the configuration is the first operand, including mid alphas, which the original does not exchange.
 TEST(EinsumPlan, ConfigurationFollowsTheOperands) {
-  DotGeneral config = DotGeneralMake(8, 4);
+  DotGeneralConfig config = DotGeneralMake(8, 4);
   config.fwd.lhs_mid_alpha = 0.25;
   config.dlhs = DotGeneralRawMake(7, 6);
   config.drhs = DotGeneralRawMake(5, 3);
@@ -138,7 +138,7 @@ TEST(EinsumPlan, ConfigurationFollowsTheOperands) {
 
 // Sums are taken before quantization: "ab,bc->c" is "b,bc->c" of the sums.
 TEST(EinsumPlan, QuantizesAfterSumsAndDiagonals) {
-  const DotGeneral config = DotGeneralMake(8, 8, {.bwd_bits = 8});
+  const DotGeneralConfig config = DotGeneralMake(8, 8, {.bwd_bits = 8});
   const Array rhs = RandomArray(DType::kF32, {4, 5}, 2), g = RandomArray(DType::kF32, {5}, 3);
   const Array lhs = Array::Of<float>({1, 2, 3, 4, 0.5f, -2, 8, 1}, {2, 4});  // the sums are exact
   const Array sums = Array::Of<float>({1.5f, 0, 11, 5}, {4});
@@ -185,7 +185,7 @@ TEST(EinsumPlan, SumsInDTypeTakeDiagonalsLast) {
 }
 
 TEST(EinsumPlan, ConvertsOperandsOfDifferentDTypes) {
-  const DotGeneral config = DotGeneralMake(8, 8, {.bwd_bits = 8});
+  const DotGeneralConfig config = DotGeneralMake(8, 8, {.bwd_bits = 8});
   const Array lhs = RandomArray(DType::kBF16, {3, 4}, 1), rhs = RandomArray(DType::kF32, {4, 5}, 2);
   const Array g = RandomArray(DType::kF32, {3, 5}, 3);
   const DotGeneralGradients got = *QuantizedEinsumWithGradients("ab,bc->ac", config, lhs, rhs, g);
@@ -200,7 +200,7 @@ TEST(EinsumPlan, ConvertsOperandsOfDifferentDTypes) {
 
 // A weight's stored tensor keeps the layout of the weight on either side of the product.
 TEST(EinsumPlan, TakesStoredTensorsInTheLayoutOfTheOperand) {
-  const DotGeneral config = DotGeneralMake(8, 4);
+  const DotGeneralConfig config = DotGeneralMake(8, 4);
   const Array lhs = RandomArray(DType::kF32, {5, 6}, 1), rhs = RandomArray(DType::kF32, {4, 5}, 2);
   const EinsumPlan plan = *EinsumPlan::Make("bc,ab->ac", config, lhs.aval(), rhs.aval());
   const QTensor stored = *Quantize(config.fwd.lhs.quantizer, lhs, {0});

@@ -28,8 +28,8 @@ namespace {
 const PlanOptions kForwardOnly{.passes = PlanPasses::kForwardOnly};
 
 // 8 bits everywhere, with noise, state and a flag in the backward passes, and a local_aqt that fits no shape.
-DotGeneral IllegalBackward() {
-  DotGeneral config = FullyQuantized();
+DotGeneralConfig IllegalBackward() {
+  DotGeneralConfig config = FullyQuantized();
   config.dlhs.lhs.quantizer.calibration = MeanOfAbsMax{};
   config.dlhs.lhs.use_fwd_quant = true;
   config.drhs.local_aqt = LocalAqt{.contraction_axis_shard_count = 3};
@@ -37,8 +37,8 @@ DotGeneral IllegalBackward() {
 }
 
 // The forward pass of IllegalBackward with backward passes that fit.
-DotGeneral LegalBackward() {
-  DotGeneral config = IllegalBackward();
+DotGeneralConfig LegalBackward() {
+  DotGeneralConfig config = IllegalBackward();
   config.dlhs = config.drhs = DefaultUnquantizedConfig().dlhs;
   return config;
 }
@@ -77,7 +77,7 @@ TEST(ForwardOnly, DotGeneralTakesAnIllegalBackwardConfiguration) {
 
 // Errors in the forward pass are still reported.
 TEST(ForwardOnly, ChecksTheForwardConfiguration) {
-  DotGeneral config = IllegalBackward();
+  DotGeneralConfig config = IllegalBackward();
   config.fwd.rhs.use_fwd_quant = true;
   EXPECT_EQ(DotGeneralPlan::Make(config, {DType::kF32, {4, 8}}, {DType::kF32, {8, 5}}, MatMulDims(), kForwardOnly)
                 .status()
@@ -123,7 +123,7 @@ TEST(ForwardOnly, RaggedDot) {
 
 TEST(ForwardOnly, ConvGeneral) {
   const Array lhs = RandomArray(DType::kF32, {2, 7, 3}, 1), rhs = RandomArray(DType::kF32, {3, 3, 4}, 2);
-  DotGeneralRaw config = ConvGeneralDilatedMake(1, 8, 8);
+  DotGeneralRawConfig config = ConvGeneralDilatedMake(1, 8, 8);
   std::get<IntSymmetric>(config.lhs.quantizer.numerics).clip_gradient = true;
   const absl::StatusOr<ConvGeneralPlan> both = ConvGeneralPlan::Make(config, lhs.aval(), rhs.aval(), {});
   const absl::StatusOr<ConvGeneralPlan> plan = ConvGeneralPlan::Make(config, lhs.aval(), rhs.aval(), {}, kForwardOnly);

@@ -1,5 +1,5 @@
-// DotGeneralRaw::hadamard. dot_general_property_test.cc compares it with the reference, tests/e2e/hadamard_test.cc with
-// NumPy.
+// DotGeneralRawConfig::hadamard. dot_general_property_test.cc compares it with the reference,
+// tests/e2e/hadamard_test.cc with NumPy.
 
 #include <cmath>
 #include <cstdint>
@@ -29,8 +29,8 @@
 namespace aqt {
 namespace {
 
-DotGeneral Int8(int64_t block, const DotGeneralMakeOptions& options = {.use_fwd_quant = false}) {
-  DotGeneral config = DotGeneralMake(8, 8, options);
+DotGeneralConfig Int8(int64_t block, const DotGeneralMakeOptions& options = {.use_fwd_quant = false}) {
+  DotGeneralConfig config = DotGeneralMake(8, 8, options);
   if (block != 0) config.fwd.hadamard = Hadamard{.block = block};
   return config;
 }
@@ -77,7 +77,7 @@ TEST(Hadamard, KeepsTheProduct) {
   for (const int64_t k : {64, 100, 312, 7, 1}) {
     for (const int64_t block : {2, 32, 64, 4096}) {
       const Array lhs = RandomArray(DType::kF32, {5, k}, 1), rhs = RandomArray(DType::kF32, {k, 6}, 2);
-      DotGeneral config = DotGeneralMake(22, 22, {.use_fwd_quant = false});
+      DotGeneralConfig config = DotGeneralMake(22, 22, {.use_fwd_quant = false});
       config.fwd.hadamard = Hadamard{.block = block};
       const absl::StatusOr<Array> out = QuantizedDotGeneral(config, lhs, rhs, MatMulDims());
       ASSERT_TRUE(out.ok()) << out.status();
@@ -107,12 +107,12 @@ TEST(Hadamard, GradientsAreRotatedBack) {
   const Array lhs = WithOutliers({8, 70}, 1, 20), rhs = RandomArray(DType::kF32, {70, 9}, 2),
               g = RandomArray(DType::kF32, {8, 9}, 3);
   const DotGeneralGradients exact = *QuantizedDotGeneralWithGradients({}, lhs, rhs, g, MatMulDims());
-  DotGeneral clips = Int8(64);
-  for (Tensor* tensor : {&clips.fwd.lhs, &clips.fwd.rhs}) {
+  DotGeneralConfig clips = Int8(64);
+  for (TensorConfig* tensor : {&clips.fwd.lhs, &clips.fwd.rhs}) {
     std::get<IntSymmetric>(tensor->quantizer.numerics).clip_gradient = true;
     tensor->quantizer.calibration = AbsMax{.clipping_scale = 1.01};  // nothing is clipped
   }
-  for (const DotGeneral& config : {Int8(64, {.use_fwd_quant = true}), Int8(64, {.bwd_bits = 8}), clips}) {
+  for (const DotGeneralConfig& config : {Int8(64, {.use_fwd_quant = true}), Int8(64, {.bwd_bits = 8}), clips}) {
     const absl::StatusOr<DotGeneralGradients> got = QuantizedDotGeneralWithGradients(config, lhs, rhs, g, MatMulDims());
     ASSERT_TRUE(got.ok()) << got.status();
     // A qvalue of 8 bits is within 1/255 of the largest of its group, which is about three times a typical element.
@@ -126,7 +126,7 @@ TEST(Hadamard, ClipMasksAreThoseOfTheRotatedOperand) {
   // (1, 1, 1, 1) is rotated to (2, 0, 0, 0); a bound of 1 clips the first.
   const Array lhs = Array::Of<float>({1, 1, 1, 1}, {1, 4}), rhs = Array::Of<float>({1, 0, 0, 0}, {4, 1}),
               g = Array::Of<float>({8}, {1, 1});
-  DotGeneral config = Int8(4);
+  DotGeneralConfig config = Int8(4);
   config.fwd.lhs.quantizer.calibration = Constant{.bound = 1.0};
   std::get<IntSymmetric>(config.fwd.lhs.quantizer.numerics).clip_gradient = true;
   const absl::StatusOr<DotGeneralGradients> got = QuantizedDotGeneralWithGradients(config, lhs, rhs, g, MatMulDims());
@@ -137,9 +137,9 @@ TEST(Hadamard, ClipMasksAreThoseOfTheRotatedOperand) {
 
 TEST(Hadamard, PreparedWeightsAreRotatedOnce) {
   const Array lhs = RandomArray(DType::kF32, {6, 3, 72}, 1), rhs = RandomArray(DType::kF32, {72, 3, 9}, 2);
-  DotGeneral weight_only = DotGeneralMake(std::nullopt, 8), activation_only = DotGeneralMake(8, std::nullopt),
-             fp8 = DotGeneralMake(Bits::E4M3(), Bits::E4M3());
-  for (DotGeneral config : {DotGeneralMake(8, 8), DotGeneralMake(4, 4), weight_only, activation_only, fp8}) {
+  DotGeneralConfig weight_only = DotGeneralMake(std::nullopt, 8), activation_only = DotGeneralMake(8, std::nullopt),
+                   fp8 = DotGeneralMake(Bits::E4M3(), Bits::E4M3());
+  for (DotGeneralConfig config : {DotGeneralMake(8, 8), DotGeneralMake(4, 4), weight_only, activation_only, fp8}) {
     config.fwd.hadamard = Hadamard{.block = 64};
     const DotGeneralPlan plan = *DotGeneralPlan::Make(config, lhs.aval(), rhs.aval(), kBatched);
     ArrayBuilder want(plan.out_aval()), got(plan.out_aval());
@@ -150,7 +150,7 @@ TEST(Hadamard, PreparedWeightsAreRotatedOnce) {
     EXPECT_TRUE(BitEqual(std::move(got).Build(), std::move(want).Build()));
     // A plan with another rotation refuses it, and so does the other way around.
     for (const int64_t block : {0, 32}) {
-      DotGeneral other_config = config;
+      DotGeneralConfig other_config = config;
       other_config.fwd.hadamard.reset();
       if (block != 0) other_config.fwd.hadamard = Hadamard{.block = block};
       const DotGeneralPlan other = *DotGeneralPlan::Make(other_config, lhs.aval(), rhs.aval(), kBatched);
@@ -171,7 +171,7 @@ TEST(Hadamard, PreparedWeightsAreRotatedOnce) {
 
 TEST(Hadamard, AFloatOperandThatIsRotatedAheadHasNoGradient) {
   const Array lhs = RandomArray(DType::kF32, {2, 8}, 1), rhs = RandomArray(DType::kF32, {8, 3}, 2);
-  DotGeneral config = DotGeneralMake(8, std::nullopt);
+  DotGeneralConfig config = DotGeneralMake(8, std::nullopt);
   config.fwd.hadamard = Hadamard{};
   const DotGeneralPlan plan = *DotGeneralPlan::Make(config, lhs.aval(), rhs.aval(), MatMulDims());
   const PreparedOperand weights = *plan.Prepare(Side::kRhs, rhs);
@@ -207,9 +207,9 @@ TEST(Hadamard, SeveralContractingAxesCountAsOne) {
 // Each tile is rotated alone.
 TEST(Hadamard, TilesAreRotatedAlone) {
   const Array lhs = RandomArray(DType::kF32, {4, 128}, 1), rhs = RandomArray(DType::kF32, {128, 5}, 2);
-  DotGeneral tiled = Int8(128);
+  DotGeneralConfig tiled = Int8(128);
   tiled.tiling = *DotTilingFromEinsum("ab,bc->ac", {{'b', 64}});
-  DotGeneral same = tiled;
+  DotGeneralConfig same = tiled;
   same.fwd.hadamard = Hadamard{.block = 64};  // 128 does not fit a tile
   const absl::StatusOr<Array> got = QuantizedDotGeneral(tiled, lhs, rhs, MatMulDims());
   ASSERT_TRUE(got.ok()) << got.status();
@@ -218,25 +218,25 @@ TEST(Hadamard, TilesAreRotatedAlone) {
 
 TEST(Hadamard, RefusesWhatItCannotDo) {
   const Aval lhs{DType::kF32, {4, 8}}, rhs{DType::kF32, {8, 5}};
-  const auto message = [&](const DotGeneral& config) {
+  const auto message = [&](const DotGeneralConfig& config) {
     return std::string(DotGeneralPlan::Make(config, lhs, rhs, MatMulDims()).status().message());
   };
   for (const int64_t block : {-64, 0, 1, 3, 48, 8192}) {
-    DotGeneral config = Int8(64);
+    DotGeneralConfig config = Int8(64);
     config.fwd.hadamard->block = block;
     EXPECT_EQ(message(config),
               "fwd: hadamard: block = " + std::to_string(block) + ", expected a power of two from 2 to 4096");
   }
-  DotGeneral mid = Int8(64);
+  DotGeneralConfig mid = Int8(64);
   mid.fwd.lhs_mid_alpha = 0.5;
   EXPECT_EQ(message(mid),
             "fwd: hadamard: does not go together with mid alphas, which also balance the operands; leave one of them "
             "out");
-  DotGeneral in_float = Int8(64);
+  DotGeneralConfig in_float = Int8(64);
   in_float.dlhs.hadamard = Hadamard{};  // dlhs quantizes nothing
   EXPECT_EQ(message(in_float),
             "dlhs: hadamard: neither operand is quantized, so a rotation would change nothing; leave hadamard out");
-  DotGeneralRaw conv = ConvGeneralDilatedMake(1, 8, 8);
+  DotGeneralRawConfig conv = ConvGeneralDilatedMake(1, 8, 8);
   conv.hadamard = Hadamard{};
   EXPECT_EQ(ConvGeneralPlan::Make(conv, {DType::kF32, {1, 4, 2}}, {DType::kF32, {3, 2, 2}}, {}).status().message(),
             "conv_general: hadamard does not apply to a convolution; leave it out");

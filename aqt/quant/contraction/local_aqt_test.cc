@@ -63,10 +63,10 @@ TEST(LocalAqtTest, SmallPartsKeepTheirPrecision) {
   const Array lhs = Array::Of<float>({1270, 10, 1.27e6f, 1e4f}, {4, 1}), rhs = Array::Of<float>({1}, {1, 1});
   const Array ones = Array::Of<float>({1, 1, 1, 1}, {4, 1});
   for (const auto& [count, want] : {std::pair<int64_t, float>{1, 1280000}, {2, 1281280}}) {
-    DotGeneral config = *FullyQuantized({.use_fwd_quant = false,
-                                         .use_stochastic_rounding = false,
-                                         .drhs_local_aqt = LocalAqt{.contraction_axis_shard_count = count}});
-    for (Tensor* tensor : {&config.drhs.lhs, &config.drhs.rhs}) {
+    DotGeneralConfig config = *FullyQuantized({.use_fwd_quant = false,
+                                               .use_stochastic_rounding = false,
+                                               .drhs_local_aqt = LocalAqt{.contraction_axis_shard_count = count}});
+    for (TensorConfig* tensor : {&config.drhs.lhs, &config.drhs.rhs}) {
       std::get<IntSymmetric>(tensor->quantizer.numerics).preserve_max_val = true;
     }
     const absl::StatusOr<DotGeneralGradients> r =
@@ -82,7 +82,7 @@ TEST(LocalAqtTest, PartsAreSummedInF32AndRoundedOnce) {
   const Array lhs = Cast(Array::Of<float>({1, 1, 1, 1}, {4, 1}), DType::kBF16);
   const Array rhs = Cast(Array::Of<float>({1}, {1, 1}), DType::kBF16);
   const Array g = Cast(Array::Of<float>({1, 0x1p-9f, 0x1p-9f, 0x1p-9f}, {4, 1}), DType::kBF16);
-  DotGeneral config = DefaultUnquantizedConfig();
+  DotGeneralConfig config = DefaultUnquantizedConfig();
   config.drhs.local_aqt = LocalAqt{.contraction_axis_shard_count = 4};
   const absl::StatusOr<DotGeneralGradients> r = QuantizedDotGeneralWithGradients(config, lhs, rhs, g, MatMulDims());
   ASSERT_TRUE(r.ok()) << r.status();
@@ -92,7 +92,7 @@ TEST(LocalAqtTest, PartsAreSummedInF32AndRoundedOnce) {
 TEST(LocalAqtTest, ThreadsAndTargetsGiveTheSameBits) {
   const Array lhs = RandomArray(DType::kF32, {96, 128}, 1), rhs = RandomArray(DType::kF32, {128, 160}, 2);
   const Array g = RandomArray(DType::kF32, {96, 160}, 3);
-  const DotGeneral config =
+  const DotGeneralConfig config =
       *FullyQuantized({.dlhs_local_aqt = LocalAqt{.contraction_axis_shard_count = 10},
                        .drhs_local_aqt = LocalAqt{.contraction_axis_shard_size = 16, .tile_largest_shape = true}});
   const absl::StatusOr<DotGeneralPlan> plan = DotGeneralPlan::Make(config, lhs.aval(), rhs.aval(), MatMulDims());

@@ -1,4 +1,4 @@
-// DotGeneralRaw::lhs_mid_alpha and rhs_mid_alpha, checked by hand.
+// DotGeneralRawConfig::lhs_mid_alpha and rhs_mid_alpha, checked by hand.
 
 #include "aqt/quant/contraction/dot_general.h"
 
@@ -25,7 +25,7 @@ namespace {
 TEST(DotGeneral, MidScales) {
   const Array a = Array::Of<float>({1, 2, 4, 1, 4, 16}, {2, 3}), b = Array::Of<float>({4, 2, 1, 16, 4, 1}, {2, 3});
   const DotDims dims{.lhs_contracting = {1}, .rhs_contracting = {1}, .lhs_batch = {0}, .rhs_batch = {0}};
-  DotGeneral config;
+  DotGeneralConfig config;
   config.fwd.lhs.quantizer = {.numerics = NumericsFromBits(1, /*preserve_max_val=*/true),
                               .calibration = AbsMax{.po2_scale = true}};
   config.fwd.rhs = config.fwd.lhs;
@@ -44,7 +44,7 @@ TEST(DotGeneral, MidScales) {
 TEST(DotGeneral, MidScalesWithOneSideQuantized) {
   const Array lhs = RandomArray(DType::kF32, {8, 64}, 1), rhs = RandomArray(DType::kF32, {64, 8}, 2);
   const Array exact = *QuantizedDotGeneral(DefaultUnquantizedConfig(), lhs, rhs, MatMulDims());
-  DotGeneral config = DotGeneralMake(std::nullopt, 8, {.use_fwd_quant = false});
+  DotGeneralConfig config = DotGeneralMake(std::nullopt, 8, {.use_fwd_quant = false});
   config.fwd.rhs_mid_alpha = 0.5;
   const Array out = *QuantizedDotGeneral(config, lhs, rhs, MatMulDims());
   // 64 products, each off by at most |lhs| * s / 2, where s / 2 is 1/255 of an absmax of about 3.
@@ -55,7 +55,7 @@ TEST(DotGeneral, MidScalesWithOneSideQuantized) {
 TEST(DotGeneral, MidScalesWithForwardQuantization) {
   const Array lhs = RandomArray(DType::kF32, {8, 16}, 1), rhs = RandomArray(DType::kF32, {16, 8}, 2);
   const Array g = RandomArray(DType::kF32, {8, 8}, 3);
-  DotGeneral config = DotGeneralMake(8, 8, {.use_fwd_quant = true});
+  DotGeneralConfig config = DotGeneralMake(8, 8, {.use_fwd_quant = true});
   config.fwd.lhs_mid_alpha = 0.7;
   config.fwd.rhs_mid_alpha = 0.3;
   const DotGeneralGradients exact =
@@ -84,7 +84,7 @@ TEST(DotGeneral, MidScalesHelp) {
   for (int64_t i = 0; i < m; ++i) outliers[i * k + 3] *= 100;  // one channel with outliers
   lhs = Array::FromSpan<float>(outliers, {m, k});
   const Array exact = *QuantizedDotGeneral(DefaultUnquantizedConfig(), lhs, rhs, MatMulDims());
-  DotGeneral config = DotGeneralMake(8, 8, {.use_fwd_quant = false});
+  DotGeneralConfig config = DotGeneralMake(8, 8, {.use_fwd_quant = false});
   const auto error = [&](const Compat& compat) {
     const Array out = *QuantizedDotGeneral(config, lhs, rhs, MatMulDims(), {}, {.semantics = {.compat = compat}});
     double sum = 0;

@@ -32,7 +32,7 @@ using kernels::Target;
 
 struct Kind {
   std::string name;
-  DotGeneral config;
+  DotGeneralConfig config;
   DType dtype = DType::kF32;
   bool floats_become_digits = false;  // of lhs, in every call
 };
@@ -41,7 +41,7 @@ struct Kind {
 // before or after the product, with accumulators that change how the operands are converted.
 std::vector<Kind> Kinds() {
   std::vector<Kind> kinds;
-  const auto add = [&](const std::string& name, const DotGeneral& config) {
+  const auto add = [&](const std::string& name, const DotGeneralConfig& config) {
     for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
       kinds.push_back(
           {name + " of " + std::string(ToString(dtype)), config, dtype, /*floats_become_digits=*/name[0] == 'w'});
@@ -56,14 +56,14 @@ std::vector<Kind> Kinds() {
     add("fp8", DotGeneralMake(fp8, fp8));
     add("fp8 weights", DotGeneralMake(std::nullopt, fp8));
   }
-  DotGeneral fake = DotGeneralMake(8, 8);
+  DotGeneralConfig fake = DotGeneralMake(8, 8);
   SetFwdDequantMode(fake, std::nullopt, DequantMode::kThisInput);
   fake.fwd.dg_accumulator_dtype = std::nullopt;
   add("a dequantized weight", fake);
-  DotGeneral narrow = DotGeneralMake(std::nullopt, 8);
+  DotGeneralConfig narrow = DotGeneralMake(std::nullopt, 8);
   narrow.fwd.dg_accumulator_dtype = DType::kBF16;
   add("weights summed into bf16", narrow);
-  DotGeneral tiled = DotGeneralMake(8, 8);
+  DotGeneralConfig tiled = DotGeneralMake(8, 8);
   tiled.tiling = *DotTilingFromEinsum("abk,kbc->abc", {{'k', 4}});
   add("tiles", tiled);
   return kinds;
@@ -177,14 +177,14 @@ TEST(PreparedKinds, BatchesOfOtherSizesShareThem) {
 TEST(PreparedKinds, TheirSizesAreAsStated) {
   const Aval lhs{DType::kF32, {1, 64}};
   const Array rhs = RandomArray(DType::kF32, {64, 128}, 1);
-  const auto bytes = [&](const DotGeneral& config) {
+  const auto bytes = [&](const DotGeneralConfig& config) {
     return DotGeneralPlan::Make(config, lhs, rhs.aval(), MatMulDims())->Prepare(Side::kRhs, rhs)->panel_bytes();
   };
   const int64_t n = rhs.num_elements();
   EXPECT_EQ(bytes(DotGeneralMake(std::nullopt, 8)), n);
   EXPECT_EQ(bytes(DotGeneralMake(std::nullopt, 4)), n / 2);
   EXPECT_EQ(bytes(DefaultUnquantizedConfig()), 4 * n);
-  DotGeneral fp8 = DotGeneralMake(std::nullopt, Bits::E4M3());
+  DotGeneralConfig fp8 = DotGeneralMake(std::nullopt, Bits::E4M3());
   EXPECT_EQ(bytes(fp8), 2 * n);
   SetFwdDequantMode(fp8, std::nullopt, DequantMode::kThisInput);
   EXPECT_EQ(bytes(fp8), 4 * n);
@@ -192,7 +192,7 @@ TEST(PreparedKinds, TheirSizesAreAsStated) {
 
 // An operand that is multiplied by the other side's scales differs from call to call.
 TEST(PreparedKinds, OperandsThatOtherScalesChangeAreNotPacked) {
-  DotGeneral config = DotGeneralMake(8, std::nullopt);
+  DotGeneralConfig config = DotGeneralMake(8, std::nullopt);
   config.fwd.lhs.calibration_mode = CalibrationMode::kRemainingAxis;
   config.fwd.lhs.dequant_mode = DequantMode::kOtherInput;
   const Array lhs = RandomArray(DType::kF32, {4, 8}, 1), rhs = RandomArray(DType::kF32, {8, 5}, 2);
@@ -250,7 +250,7 @@ TEST(PreparedKinds, OfTheOtherSideIsAnError) {
 
 // The smallest scale of packed weights determines once, for all calls, whether products can be subnormal.
 TEST(PreparedKinds, SmallScales) {
-  DotGeneral config = DotGeneralMake(8, 8);
+  DotGeneralConfig config = DotGeneralMake(8, 8);
   config.tiling = *DotTilingFromEinsum("mk,kn->mn", {{'k', 4}});
   const Array lhs = RandomArray(DType::kF32, {3, 8}, 1), rhs = RandomArray(DType::kF32, {8, 70}, 2);
   const DotGeneralPlan plan =

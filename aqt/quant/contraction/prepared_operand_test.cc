@@ -26,10 +26,10 @@ namespace {
 
 TEST(Prepare, GivesTheSameBitsAsTheFloatOperand) {
   const Array lhs = RandomArray(DType::kF32, {6, 3, 20}, 1), rhs = RandomArray(DType::kF32, {20, 3, 9}, 2);
-  DotGeneral weight_only = DotGeneralMake(std::nullopt, 8), fake = WithoutNoise();
+  DotGeneralConfig weight_only = DotGeneralMake(std::nullopt, 8), fake = WithoutNoise();
   SetFwdDequantMode(fake, std::nullopt, DequantMode::kThisInput);
   fake.fwd.dg_accumulator_dtype = std::nullopt;
-  for (const DotGeneral& config : {WithoutNoise(), WithoutNoise({.fwd_bits = 4}), weight_only, fake}) {
+  for (const DotGeneralConfig& config : {WithoutNoise(), WithoutNoise({.fwd_bits = 4}), weight_only, fake}) {
     const absl::StatusOr<DotGeneralPlan> plan = DotGeneralPlan::Make(config, lhs.aval(), rhs.aval(), kBatched);
     ASSERT_TRUE(plan.ok()) << plan.status();
     ArrayBuilder want(plan->out_aval()), got(plan->out_aval());
@@ -55,10 +55,10 @@ TEST(Prepare, GivesTheSameBitsAsTheFloatOperand) {
 // A masked tensor equals one with zeros at the masked positions, dequantized before the product or after it.
 TEST(Prepare, TakesASparsityMask) {
   const Array lhs = RandomArray(DType::kF32, {4, 8}, 1), rhs = RandomArray(DType::kF32, {8, 5}, 2);
-  DotGeneral fake = WithoutNoise();
+  DotGeneralConfig fake = WithoutNoise();
   fake.fwd.rhs.dequant_mode = DequantMode::kThisInput;
   fake.fwd.dg_accumulator_dtype = std::nullopt;
-  for (const DotGeneral& config : {WithoutNoise(), fake}) {
+  for (const DotGeneralConfig& config : {WithoutNoise(), fake}) {
     const DotGeneralPlan plan = *DotGeneralPlan::Make(config, lhs.aval(), rhs.aval(), MatMulDims());
     const QTensor dense = plan.Prepare(Side::kRhs, rhs)->qtensor();
     // Two of four along the contracting axis; whole columns.
@@ -168,13 +168,13 @@ TEST(Prepare, Gradients) {
   for (const bool use_fwd_quant : {false, true}) {
     for (const bool clip_gradient : {false, true}) {
       for (const bool tiled : {false, true}) {
-        DotGeneral config = WithoutNoise({.use_fwd_quant = use_fwd_quant});
-        for (Tensor* tensor : {&config.fwd.lhs, &config.fwd.rhs}) {
+        DotGeneralConfig config = WithoutNoise({.use_fwd_quant = use_fwd_quant});
+        for (TensorConfig* tensor : {&config.fwd.lhs, &config.fwd.rhs}) {
           tensor->quantizer.calibration = AbsMax{.clipping_scale = 0.5};
           std::get<IntSymmetric>(tensor->quantizer.numerics).clip_gradient = clip_gradient;
         }
         if (tiled) config.tiling = *DotTilingFromEinsum("ab,bc->ac", {{'b', 4}, {'a', 2}});
-        DotGeneral dummy = config;
+        DotGeneralConfig dummy = config;
         dummy.fwd.allow_dummy_gradient_into_qtensor = true;
         const absl::StatusOr<DotGeneralPlan> plan =
             DotGeneralPlan::Make(config, lhs.aval(), weights.aval(), MatMulDims());

@@ -77,8 +77,8 @@ absl::StatusOr<PlanInput> Read(Side side, const QuantDotOperand& in) {
   return operand;
 }
 
-Tensor TensorOf(const PlanInput& operand, DequantMode mode) {
-  Tensor tensor;
+TensorConfig TensorOf(const PlanInput& operand, DequantMode mode) {
+  TensorConfig tensor;
   tensor.quantizer = QuantizerMake(operand.bits);
   if (!operand.quantized.has_value()) return tensor;
   tensor.dequant_mode = mode;
@@ -116,7 +116,7 @@ absl::StatusOr<Array> QuantDotGeneral(const QuantDotOperand& lhs, const QuantDot
   AQT_ASSIGN_OR_RETURN(PlanInput left, Read(Side::kLhs, lhs));
   AQT_ASSIGN_OR_RETURN(PlanInput right, Read(Side::kRhs, rhs));
   const DType dtype = internal::Promote(left.dtype, right.dtype);
-  DotGeneral config;
+  DotGeneralConfig config;
   config.fwd.lhs = TensorOf(left, options.lhs_dequant_mode);
   config.fwd.rhs = TensorOf(right, options.rhs_dequant_mode);
   const bool both_output = left.quantized.has_value() && right.quantized.has_value() &&

@@ -17,8 +17,8 @@
 namespace aqt {
 namespace {
 
-absl::Status CheckConfig(const DotGeneral& config, PlanPasses passes) {
-  const std::pair<const char*, const DotGeneralRaw*> raws[] = {
+absl::Status CheckConfig(const DotGeneralConfig& config, PlanPasses passes) {
+  const std::pair<const char*, const DotGeneralRawConfig*> raws[] = {
       {"fwd", &config.fwd}, {"dlhs", &config.dlhs}, {"drhs", &config.drhs}};
   for (const auto& [name, raw] : raws) {
     if (passes == PlanPasses::kForwardOnly && raw != &config.fwd) continue;
@@ -40,7 +40,7 @@ absl::Status CheckConfig(const DotGeneral& config, PlanPasses passes) {
 
 }  // namespace
 
-absl::StatusOr<RaggedDotPlan> RaggedDotPlan::Make(const DotGeneral& config, const Aval& lhs, const Aval& rhs,
+absl::StatusOr<RaggedDotPlan> RaggedDotPlan::Make(const DotGeneralConfig& config, const Aval& lhs, const Aval& rhs,
                                                   const PlanOptions& options) {
   if (lhs.shape.rank() != 2 || rhs.shape.rank() != 3 || lhs.shape[1] != rhs.shape[1]) {
     return absl::InvalidArgumentError(absl::StrCat("ragged_dot: lhs is ", lhs.ToString(), ", rhs ", rhs.ToString(),
@@ -63,7 +63,7 @@ absl::StatusOr<RaggedDotPlan> RaggedDotPlan::Make(const DotGeneral& config, cons
   return RaggedDotPlan(std::make_shared<const Impl>(*std::move(plan)));
 }
 
-const DotGeneral& RaggedDotPlan::config() const { return impl().config(); }
+const DotGeneralConfig& RaggedDotPlan::config() const { return impl().config(); }
 
 absl::Status CheckGroupSizes(const Aval& lhs, const Aval& rhs, absl::Span<const int64_t> group_sizes) {
   const auto error = [&](const auto&... parts) {
@@ -120,7 +120,7 @@ absl::Status RaggedDotPlan::Backward(const ArrayRef& g, const Residuals& residua
                          runtime, state);
 }
 
-absl::StatusOr<Array> QuantizedRaggedDot(const DotGeneral& config, const ArrayRef& lhs, const ArrayRef& rhs,
+absl::StatusOr<Array> QuantizedRaggedDot(const DotGeneralConfig& config, const ArrayRef& lhs, const ArrayRef& rhs,
                                          absl::Span<const int64_t> group_sizes, const Context& context,
                                          const PlanOptions& options, const Runtime& runtime) {
   return internal::RunOnce(
@@ -130,7 +130,7 @@ absl::StatusOr<Array> QuantizedRaggedDot(const DotGeneral& config, const ArrayRe
       });
 }
 
-absl::StatusOr<DotGeneralGradients> QuantizedRaggedDotWithGradients(const DotGeneral& config, const ArrayRef& lhs,
+absl::StatusOr<DotGeneralGradients> QuantizedRaggedDotWithGradients(const DotGeneralConfig& config, const ArrayRef& lhs,
                                                                     const ArrayRef& rhs, const ArrayRef& g,
                                                                     absl::Span<const int64_t> group_sizes,
                                                                     const Context& context, const PlanOptions& options,

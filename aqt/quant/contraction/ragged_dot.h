@@ -45,11 +45,11 @@ class RaggedDotPlan : public PlannedContraction {
  public:
   // InvalidArgument for shapes other than [m,k] and [g,k,n], and as DotGeneralPlan::Make; for mid alphas and local_aqt;
   // and for DEQUANT_MODE_OTHER_INPUT of a quantized rhs, whose scale would differ between groups.
-  static absl::StatusOr<RaggedDotPlan> Make(const DotGeneral& config, const Aval& lhs, const Aval& rhs,
+  static absl::StatusOr<RaggedDotPlan> Make(const DotGeneralConfig& config, const Aval& lhs, const Aval& rhs,
                                             const PlanOptions& options = {});
 
   int64_t num_groups() const { return rhs_aval().shape[0]; }
-  const DotGeneral& config() const;
+  const DotGeneralConfig& config() const;
 
   absl::Status CheckGroupSizes(absl::Span<const int64_t> group_sizes) const {
     return aqt::CheckGroupSizes(lhs_aval(), rhs_aval(), group_sizes);
@@ -69,11 +69,11 @@ class RaggedDotPlan : public PlannedContraction {
 };
 
 // One-shot: plans the forward pass, runs it, allocates the result. options.passes is not read.
-absl::StatusOr<Array> QuantizedRaggedDot(const DotGeneral& config, const ArrayRef& lhs, const ArrayRef& rhs,
+absl::StatusOr<Array> QuantizedRaggedDot(const DotGeneralConfig& config, const ArrayRef& lhs, const ArrayRef& rhs,
                                          absl::Span<const int64_t> group_sizes, const Context& context = {},
                                          const PlanOptions& options = {}, const Runtime& runtime = {});
 // The same with both gradients, given g, the gradient of the output.
-absl::StatusOr<DotGeneralGradients> QuantizedRaggedDotWithGradients(const DotGeneral& config, const ArrayRef& lhs,
+absl::StatusOr<DotGeneralGradients> QuantizedRaggedDotWithGradients(const DotGeneralConfig& config, const ArrayRef& lhs,
                                                                     const ArrayRef& rhs, const ArrayRef& g,
                                                                     absl::Span<const int64_t> group_sizes,
                                                                     const Context& context = {},

@@ -61,12 +61,12 @@ RaggedResults RunRagged(const RaggedDotPlan& plan, const Array& lhs, const Array
 // ---- errors
 
 TEST(RaggedDotPlan, ErrorsNameShapesAndConfiguration) {
-  const auto error = [](const DotGeneral& config, const Shape& lhs, const Shape& rhs) {
+  const auto error = [](const DotGeneralConfig& config, const Shape& lhs, const Shape& rhs) {
     const absl::Status status = RaggedDotPlan::Make(config, {DType::kF32, lhs}, {DType::kF32, rhs}).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     return std::string(status.message());
   };
-  DotGeneral config = DotGeneralMake(8, 8);
+  DotGeneralConfig config = DotGeneralMake(8, 8);
   EXPECT_EQ(error(config, {6, 8}, {8, 5}),
             "ragged_dot: lhs is f32[6,8], rhs f32[8,5]; expected lhs [m,k], rhs [groups,k,n]");
   EXPECT_EQ(error(config, {6, 8}, {2, 7, 5}),
@@ -108,9 +108,9 @@ class Generator : public Choices {
  public:
   using Choices::Choices;
 
-  DotGeneralRaw Raw() {
-    DotGeneralRaw raw = DotGeneralRawMake(RandomBits(), RandomBits());
-    for (Tensor* t : {&raw.lhs, &raw.rhs}) {
+  DotGeneralRawConfig Raw() {
+    DotGeneralRawConfig raw = DotGeneralRawMake(RandomBits(), RandomBits());
+    for (TensorConfig* t : {&raw.lhs, &raw.rhs}) {
       Quantizer& q = t->quantizer;
       if (!IsQuantized(q.numerics)) continue;
       if (OneIn(8)) {
@@ -129,8 +129,8 @@ class Generator : public Choices {
     if (!raw.dg_accumulator_dtype.has_value()) raw.dg_accumulator_dtype = DType::kF32;
     return raw;
   }
-  DotGeneral Config() {
-    DotGeneral config{.fwd = Raw(), .dlhs = Raw(), .drhs = Raw()};
+  DotGeneralConfig Config() {
+    DotGeneralConfig config{.fwd = Raw(), .dlhs = Raw(), .drhs = Raw()};
     config.dlhs.rhs.use_fwd_quant = OneIn(2) && IsQuantized(config.fwd.rhs.quantizer.numerics);
     config.drhs.rhs.use_fwd_quant = OneIn(2) && IsQuantized(config.fwd.lhs.quantizer.numerics);
     return config;
@@ -150,7 +150,7 @@ TEST(RaggedProperty, PlanEqualsReference) {
   int64_t integers = 0;
   for (int64_t i = 0; i < cases; ++i) {
     Generator random(static_cast<uint64_t>(first_seed + i));
-    const DotGeneral config = random.Config();
+    const DotGeneralConfig config = random.Config();
     const int64_t groups = random.Below(5), k = random.OneIn(20) ? 0 : random.Pick<int64_t>({1, 3, 8, 17}),
                   n = random.OneIn(20) ? 0 : random.Pick<int64_t>({1, 2, 5, 33});
     std::vector<int64_t> sizes;
@@ -173,7 +173,7 @@ TEST(RaggedProperty, PlanEqualsReference) {
     const absl::StatusOr<DotGeneralGradients> want =
         ReferenceRaggedDotWithGradients(config, lhs, rhs, g, sizes, context, semantics);
     ASSERT_TRUE(want.ok()) << want.status();
-    const auto exact = [](const DotGeneralRaw& raw) { return raw.dg_accumulator_dtype == DType::kS32; };
+    const auto exact = [](const DotGeneralRawConfig& raw) { return raw.dg_accumulator_dtype == DType::kS32; };
     integers += exact(config.fwd);
     for (const kernels::Target target : kernels::SupportedTargets()) {
       const RaggedDotPlan on_target =
@@ -212,7 +212,7 @@ TEST(RaggedProperty, PlanEqualsReference) {
 TEST(RaggedProperty, OneGroupIsDotGeneral) {
   for (int64_t seed = 1; seed <= 60; ++seed) {
     Generator random(static_cast<uint64_t>(seed));
-    DotGeneral config = random.Config();
+    DotGeneralConfig config = random.Config();
     const Array lhs = RandomArray(DType::kF32, {7, 11}, random.Bits()),
                 rhs = RandomArray(DType::kF32, {11, 18}, random.Bits());
     const Array g = RandomArray(DType::kF32, {7, 18}, random.Bits());
@@ -269,7 +269,7 @@ TEST(RaggedDotPlan, RowsOfNoGroupAreZero) {
 TEST(RaggedDotPlan, GroupsEndWithLhs) {
   const Array lhs = RandomArray(DType::kF32, {6, 4}, 1), rhs = RandomArray(DType::kF32, {3, 4, 5}, 2);
   const Array g = RandomArray(DType::kF32, {6, 5}, 3);
-  const DotGeneral config = DotGeneralMake(8, 8);
+  const DotGeneralConfig config = DotGeneralMake(8, 8);
   const int64_t most = std::numeric_limits<int64_t>::max();
   const std::pair<std::vector<int64_t>, std::vector<int64_t>> cases[] = {
       {{3, 4, 2}, {3, 3, 0}}, {{7, 0, 1}, {6, 0, 0}}, {{1, most, most}, {1, 5, 0}}};
@@ -284,7 +284,7 @@ TEST(RaggedDotPlan, GroupsEndWithLhs) {
 // An operand that is not quantized has no scale that a mode could move.
 TEST(RaggedDotPlan, ModesOfAFloatRhsHaveNoEffect) {
   const Array lhs = RandomArray(DType::kF32, {7, 16}, 1), rhs = RandomArray(DType::kF32, {1, 16, 4}, 2);
-  DotGeneral config = DotGeneralMake(8, std::nullopt);
+  DotGeneralConfig config = DotGeneralMake(8, std::nullopt);
   const Array want = *QuantizedRaggedDot(config, lhs, rhs, {7});
   config.fwd.rhs.dequant_mode = DequantMode::kOtherInput;
   config.fwd.rhs.calibration_mode = CalibrationMode::kRemainingAxis;
@@ -299,7 +299,7 @@ TEST(RaggedDotPlan, ARowAloneAndAmongOthers) {
   const std::vector<int64_t> sizes = {4, 0, 5};
   const PlanOptions options{.semantics = {.arithmetic = Arithmetic::kIeee}};  // XLA's rule divides if there is one row
   for (const Bits bits : {Bits(8), Bits(std::nullopt)}) {
-    const DotGeneral config = DotGeneralMake(bits, 8, {.use_fwd_quant = false});
+    const DotGeneralConfig config = DotGeneralMake(bits, 8, {.use_fwd_quant = false});
     const Array all = *QuantizedRaggedDot(config, lhs, rhs, sizes, {}, options);
     for (int64_t row = 0; row < 9; ++row) {
       const ArrayRef part(lhs.View<float>().data() + row * 40, {1, 40});
@@ -311,7 +311,7 @@ TEST(RaggedDotPlan, ARowAloneAndAmongOthers) {
 }
 
 TEST(RaggedDotPlan, SameBitsForAnyThreadsAndStoredTensors) {
-  const DotGeneral config = DotGeneralMake(8, 8, {.bwd_bits = 8});
+  const DotGeneralConfig config = DotGeneralMake(8, 8, {.bwd_bits = 8});
   const std::vector<int64_t> sizes = {40, 0, 71, 9};
   const Array lhs = RandomArray(DType::kF32, {120, 200}, 1), rhs = RandomArray(DType::kF32, {4, 200, 150}, 2);
   const Array g = RandomArray(DType::kF32, {120, 150}, 3);
@@ -337,7 +337,7 @@ TEST(RaggedDotPlan, SameBitsForAnyThreadsAndStoredTensors) {
 
 TEST(RaggedDotPlan, NothingIsAllocatedAfterTheFirstCall) {
   for (const Bits bits : {Bits(8), Bits(std::nullopt)}) {
-    const DotGeneral config = DotGeneralMake(bits, bits, {.bwd_bits = bits});
+    const DotGeneralConfig config = DotGeneralMake(bits, bits, {.bwd_bits = bits});
     const Array lhs = RandomArray(DType::kF32, {9, 8}, 1), rhs = RandomArray(DType::kF32, {3, 8, 5}, 2);
     const Array g = RandomArray(DType::kF32, {9, 5}, 3);
     const RaggedDotPlan plan = *RaggedDotPlan::Make(config, lhs.aval(), rhs.aval());

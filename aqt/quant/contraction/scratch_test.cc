@@ -97,7 +97,7 @@ TEST(Scratch, AHundredPlansNeedNoMoreThanOne) {
   constexpr int64_t kPlan = 32 << 10;
   const Array lhs = RandomArray(DType::kF32, {512, 512}, 1), rhs = RandomArray(DType::kF32, {512, 512}, 2),
               g = RandomArray(DType::kF32, {512, 512}, 3);
-  const DotGeneral config = FullyQuantized({.use_stochastic_rounding = false}).value();
+  const DotGeneralConfig config = FullyQuantized({.use_stochastic_rounding = false}).value();
   Scratch scratch;
   int64_t scratch_of_one = 0, heap_of_one = 0;
   std::vector<DotGeneralPlan> plans;
@@ -136,12 +136,12 @@ void ExpectPlanned(const std::string& name, const absl::StatusOr<Plan>& plan, Ru
 
 struct NamedConfig {
   std::string name;
-  DotGeneral config;
+  DotGeneralConfig config;
 };
 
 std::vector<NamedConfig> Configs() {
   std::vector<NamedConfig> configs;
-  configs.push_back({"float", DotGeneral()});
+  configs.push_back({"float", DotGeneralConfig()});
   configs.push_back({"int8", *FullyQuantized({.use_stochastic_rounding = false})});
   configs.push_back({"int8 with noise", FullyQuantized()});
   configs.push_back({"int4", *FullyQuantized({.fwd_bits = 4, .bwd_bits = 4})});
@@ -149,25 +149,25 @@ std::vector<NamedConfig> Configs() {
   configs.push_back(
       {"e4m3",
        *FullyQuantized({.fwd_bits = Bits::E4M3(), .bwd_bits = Bits::E5M2(), .use_stochastic_rounding = false})});
-  DotGeneral this_input = *FullyQuantized({.use_stochastic_rounding = false});
-  for (DotGeneralRaw* raw : {&this_input.fwd, &this_input.dlhs, &this_input.drhs}) {
+  DotGeneralConfig this_input = *FullyQuantized({.use_stochastic_rounding = false});
+  for (DotGeneralRawConfig* raw : {&this_input.fwd, &this_input.dlhs, &this_input.drhs}) {
     raw->lhs.dequant_mode = raw->rhs.dequant_mode = DequantMode::kThisInput;
     raw->dg_accumulator_dtype.reset();
   }
   configs.push_back({"dequantized first", this_input});
-  DotGeneral mid = *FullyQuantized({.use_fwd_quant = false});
+  DotGeneralConfig mid = *FullyQuantized({.use_fwd_quant = false});
   mid.fwd.lhs_mid_alpha = 0.5;
   configs.push_back({"mid scales", mid});
-  DotGeneral rotated = *FullyQuantized({.use_stochastic_rounding = false});
-  for (DotGeneralRaw* raw : {&rotated.fwd, &rotated.dlhs, &rotated.drhs}) raw->hadamard = Hadamard{.block = 8};
-  for (Tensor* tensor : {&rotated.fwd.lhs, &rotated.fwd.rhs}) {
+  DotGeneralConfig rotated = *FullyQuantized({.use_stochastic_rounding = false});
+  for (DotGeneralRawConfig* raw : {&rotated.fwd, &rotated.dlhs, &rotated.drhs}) raw->hadamard = Hadamard{.block = 8};
+  for (TensorConfig* tensor : {&rotated.fwd.lhs, &rotated.fwd.rhs}) {
     std::get<IntSymmetric>(tensor->quantizer.numerics).clip_gradient = true;
   }
   configs.push_back({"hadamard", rotated});
-  DotGeneral local = *FullyQuantized({.use_fwd_quant = false});
+  DotGeneralConfig local = *FullyQuantized({.use_fwd_quant = false});
   local.drhs.local_aqt = LocalAqt{.contraction_axis_shard_count = 2};
   configs.push_back({"LocalAqt", local});
-  DotGeneral tiled = *FullyQuantized({.use_fwd_quant = false});
+  DotGeneralConfig tiled = *FullyQuantized({.use_fwd_quant = false});
   tiled.tiling = DotTiling{
       .lhs = {.contraction_axes = {{.axis = 1, .tile_count = 2}}, .remaining_axes = {}},
       .rhs = {.contraction_axes = {{.axis = 0, .tile_count = 2}}, .remaining_axes = {{.axis = 1, .tile_count = 2}}}};
@@ -224,7 +224,7 @@ TEST(ScratchBytes, AreWhatAConvolutionTakes) {
     const Array lhs = RandomArray(dtype, {2, 9, 7, 4}, 1), rhs = RandomArray(dtype, {3, 2, 2, 6}, 2);
     const ConvDims dims{.window_strides = {2, 1}, .padding = ConvPadding::kSame, .feature_group_count = 2};
     for (const auto& [lhs_bits, rhs_bits] : {std::pair<Bits, Bits>{8, 8}, {Bits(), Bits()}, {8, Bits()}, {4, 8}}) {
-      const DotGeneralRaw config = ConvGeneralDilatedMake(/*spatial_dims=*/2, lhs_bits, rhs_bits);
+      const DotGeneralRawConfig config = ConvGeneralDilatedMake(/*spatial_dims=*/2, lhs_bits, rhs_bits);
       ExpectPlanned("conv", ConvGeneralPlan::Make(config, lhs.aval(), rhs.aval(), dims),
                     [&](const ConvGeneralPlan& plan, const Runtime& runtime) {
                       ArrayBuilder out(plan.out_aval()), dlhs(plan.lhs_aval()), drhs(plan.rhs_aval());

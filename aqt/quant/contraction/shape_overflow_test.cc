@@ -39,11 +39,11 @@ constexpr char kLarge[] = "more elements than fit into memory";
 constexpr int64_t kMax = std::numeric_limits<int64_t>::max(), kMin = std::numeric_limits<int64_t>::min();
 constexpr int64_t k62 = int64_t{1} << 62, k40 = int64_t{1} << 40, k32 = int64_t{1} << 32, k20 = int64_t{1} << 20;
 
-absl::Status Dot(const Shape& lhs, const Shape& rhs, const DotGeneral& config = DotGeneralMake(8, 8)) {
+absl::Status Dot(const Shape& lhs, const Shape& rhs, const DotGeneralConfig& config = DotGeneralMake(8, 8)) {
   return DotGeneralPlan::Make(config, {DType::kF32, lhs}, {DType::kF32, rhs}, MatMulDims()).status();
 }
 
-TEST(ShapeOverflowTest, DotGeneral) {
+TEST(ShapeOverflowTest, DotGeneralConfig) {
   EXPECT_THAT(Dot({k40, k40}, {k40, 1}), FailsWith(kInvalid, {"fwd", kLarge}));
   EXPECT_THAT(Dot({k32, k32}, {k32, 1}), FailsWith(kInvalid, {kLarge}));
   EXPECT_THAT(Dot({1, k62}, {k62, 1}), FailsWith(kInvalid, {kLarge}));
@@ -57,7 +57,7 @@ TEST(ShapeOverflowTest, DotGeneral) {
 // 2^40 rows without elements: nothing is packed or reserved for them.
 TEST(ShapeOverflowTest, OperandsWithoutElements) {
   const Array lhs = Array::Zeros(DType::kF32, {0, 0}), rhs = Array::Zeros(DType::kF32, {0, k40});
-  for (const DotGeneral& config : {DefaultUnquantizedConfig(), DotGeneralMake(8, std::nullopt)}) {
+  for (const DotGeneralConfig& config : {DefaultUnquantizedConfig(), DotGeneralMake(8, std::nullopt)}) {
     const absl::StatusOr<DotGeneralPlan> plan = DotGeneralPlan::Make(config, lhs.aval(), rhs.aval(), MatMulDims());
     ASSERT_THAT(plan, IsOk());
     EXPECT_LT(plan->scratch_bytes(), 1 << 20);
@@ -72,13 +72,13 @@ TEST(ShapeOverflowTest, OperandsWithoutElements) {
 
 // Tiles and shards are also axes of the other operand and of the product.
 TEST(ShapeOverflowTest, TilesAndShards) {
-  DotGeneral tiled = DefaultUnquantizedConfig();
+  DotGeneralConfig tiled = DefaultUnquantizedConfig();
   tiled.tiling = DotTiling{.lhs = {.contraction_axes = {{.axis = 1, .tile_size = 1}}},
                            .rhs = {.contraction_axes = {{.axis = 0, .tile_size = 1}}}};
   EXPECT_THAT(Dot({k20, k20}, {k20, k20}, tiled), FailsWith(kInvalid, {"fwd", kLarge}));
   tiled.tiling = DotTiling{.lhs = {.remaining_axes = {{.axis = 0, .tile_size = 1}}}};
   EXPECT_THAT(Dot({k40, 1}, {1, k40}, tiled), FailsWith(kInvalid, {"tiling", kLarge}));
-  DotGeneral local = DefaultUnquantizedConfig();
+  DotGeneralConfig local = DefaultUnquantizedConfig();
   local.dlhs.local_aqt = LocalAqt{.contraction_axis_shard_count = k20};
   EXPECT_THAT(Dot({k20, k20}, {k20, k20}, local), FailsWith(kInvalid, {"dlhs", kLarge}));
   for (const int64_t count : {k62, kMax}) {

@@ -98,7 +98,7 @@ void ExpectStateIsThatOfTheOperands(const Plan& plan, absl::Span<const StateSlot
 }
 
 TEST(StateArrays, RaggedDot) {
-  DotGeneral config = DotGeneralMake(8, 8, {.bwd_bits = 8, .use_fwd_quant = false});
+  DotGeneralConfig config = DotGeneralMake(8, 8, {.bwd_bits = 8, .use_fwd_quant = false});
   config.fwd.lhs.quantizer.calibration = MeanOfAbsMax{};
   config.fwd.rhs.quantizer.calibration = WeightedStats{.max_dev_coeff = 1};
   config.dlhs.lhs.quantizer.calibration = DelayedScaling{.amax_history_length = 4};
@@ -126,7 +126,7 @@ TEST(StateArrays, RaggedDot) {
 }
 
 TEST(StateArrays, ConvGeneral) {
-  DotGeneralRaw config = ConvGeneralDilatedMake(1, 8, 8);
+  DotGeneralRawConfig config = ConvGeneralDilatedMake(1, 8, 8);
   config.lhs.quantizer.calibration = MeanOfAbsMax{};
   config.rhs.quantizer.calibration = MeanOfAbsMax{};
   const ConvGeneralPlan plan = *ConvGeneralPlan::Make(config, {DType::kF32, {2, 9, 4}}, {DType::kF32, {3, 4, 6}},
@@ -150,7 +150,7 @@ TEST(StateArrays, ConvGeneral) {
 
 // The operands of the product are exchanged: its fwd.rhs is the first operand of the equation.
 TEST(StateArrays, EinsumThatExchangesItsOperands) {
-  DotGeneral config = DotGeneralMake(8, 8);
+  DotGeneralConfig config = DotGeneralMake(8, 8);
   config.fwd.lhs.quantizer.calibration = MeanOfAbsMax{};
   const EinsumPlan plan = *EinsumPlan::Make("bc,ab->ac", config, {DType::kF32, {4, 5}}, {DType::kF32, {3, 4}});
   ASSERT_TRUE(plan.swapped());

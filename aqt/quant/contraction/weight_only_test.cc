@@ -88,7 +88,7 @@ TEST(WeightOnly, TilesOfKInOneProduct) {
     for (const int bits : {8, 4, 2}) {
       SCOPED_TRACE(absl::StrCat(problem.name, ", ", bits, " bits"));
       const Array lhs = RandomArray(DType::kF32, problem.lhs, 1), rhs = RandomArray(DType::kF32, problem.rhs, 2);
-      DotGeneral config = DotGeneralMake(std::nullopt, bits);
+      DotGeneralConfig config = DotGeneralMake(std::nullopt, bits);
       config.tiling = *DotTilingFromEinsum(problem.equation, problem.tiles);
       for (const kernels::Target target : kernels::SupportedTargets()) {
         const DotGeneralPlan plan =

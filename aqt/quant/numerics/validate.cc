@@ -12,7 +12,7 @@
 namespace aqt {
 namespace {
 
-bool HasBias(const Tensor& tensor) {
+bool HasBias(const TensorConfig& tensor) {
   if (!IsQuantized(tensor.quantizer.numerics) || !tensor.quantizer.calibration.has_value()) return false;
   const auto* constant = std::get_if<Constant>(&*tensor.quantizer.calibration);
   return constant != nullptr && constant->bias.has_value();
@@ -25,7 +25,7 @@ absl::Status ValidateSharedAxes(const SharedAxes& shared) {
   return absl::InvalidArgumentError("calib_shared_axes: per_tensor and axes exclude each other");
 }
 
-absl::Status ValidateForwardModes(const Tensor& tensor) {
+absl::Status ValidateForwardModes(const TensorConfig& tensor) {
   const bool contracting = tensor.calibration_mode == CalibrationMode::kContractingAxis;
   if (tensor.dequant_mode == DequantMode::kOutput && !contracting) {
     return absl::InvalidArgumentError(
@@ -40,7 +40,7 @@ absl::Status ValidateForwardModes(const Tensor& tensor) {
   return absl::OkStatus();
 }
 
-absl::Status ValidateTensor(const Tensor& tensor) {
+absl::Status ValidateTensor(const TensorConfig& tensor) {
   if (HasBias(tensor) && tensor.dequant_mode != DequantMode::kThisInput) {
     return absl::InvalidArgumentError(
         absl::StrCat("a calibration with a bias needs DEQUANT_MODE_THIS_INPUT, not ", ToString(tensor.dequant_mode)));
@@ -48,13 +48,13 @@ absl::Status ValidateTensor(const Tensor& tensor) {
   return absl::OkStatus();
 }
 
-std::optional<DType> ProductDType(const Tensor& tensor) {
+std::optional<DType> ProductDType(const TensorConfig& tensor) {
   if (tensor.dequant_mode == DequantMode::kThisInput) return std::nullopt;
   const DType dtype = QvalueDType(tensor.quantizer.numerics, /*scaled=*/DType::kF32);
   return dtype == DType::kF32 ? std::nullopt : std::optional(dtype);
 }
 
-absl::Status ValidateAccumulator(const DotGeneralRaw& raw) {
+absl::Status ValidateAccumulator(const DotGeneralRawConfig& raw) {
   if (!raw.dg_accumulator_dtype.has_value()) return absl::OkStatus();
   const DType accumulator = *raw.dg_accumulator_dtype;
   if (accumulator == DType::kF32 || accumulator == DType::kBF16 || accumulator == DType::kF16) return absl::OkStatus();
@@ -62,7 +62,7 @@ absl::Status ValidateAccumulator(const DotGeneralRaw& raw) {
     return absl::InvalidArgumentError(
         absl::StrCat("accumulator dtype ", ToString(accumulator), ", expected s32, f32, bf16, f16 or none"));
   }
-  for (const Tensor* tensor : {&raw.lhs, &raw.rhs}) {
+  for (const TensorConfig* tensor : {&raw.lhs, &raw.rhs}) {
     const std::optional<DType> dtype = ProductDType(*tensor);
     if (dtype == DType::kS4 || dtype == DType::kS8) continue;
     return absl::InvalidArgumentError(absl::StrCat("the accumulator is s32, but ", tensor == &raw.lhs ? "lhs" : "rhs",
@@ -74,9 +74,9 @@ absl::Status ValidateAccumulator(const DotGeneralRaw& raw) {
   return absl::OkStatus();
 }
 
-absl::Status ValidateMidAlphas(const DotGeneralRaw& raw) {
+absl::Status ValidateMidAlphas(const DotGeneralRawConfig& raw) {
   if (!raw.lhs_mid_alpha.has_value() && !raw.rhs_mid_alpha.has_value()) return absl::OkStatus();
-  for (const Tensor* tensor : {&raw.lhs, &raw.rhs}) {
+  for (const TensorConfig* tensor : {&raw.lhs, &raw.rhs}) {
     const bool lhs = tensor == &raw.lhs;
     if (tensor->calibration_mode == CalibrationMode::kRemainingAxis) {
       return absl::InvalidArgumentError(
@@ -91,7 +91,7 @@ absl::Status ValidateMidAlphas(const DotGeneralRaw& raw) {
   return absl::OkStatus();
 }
 
-absl::Status ValidateHadamard(const DotGeneralRaw& raw) {
+absl::Status ValidateHadamard(const DotGeneralRawConfig& raw) {
   if (!raw.hadamard.has_value()) return absl::OkStatus();
   const auto invalid = [](absl::string_view what) {
     return absl::InvalidArgumentError(absl::StrCat("hadamard: ", what));
@@ -135,14 +135,14 @@ absl::Status ValidateLocalAqt(const LocalAqt& config) {
   return absl::OkStatus();
 }
 
-absl::Status ValidateTensorOfLocalAqt(const Tensor& tensor) {
+absl::Status ValidateTensorOfLocalAqt(const TensorConfig& tensor) {
   if (tensor.quantizer.calib_shared_axes == SharedAxes{}) return absl::OkStatus();
   return absl::InvalidArgumentError(
       "calib_shared_axes cannot be set with local_aqt, which gives each part its own scales");
 }
 
-absl::Status ValidateUseFwdQuant(const DotGeneralRaw& fwd, Side side) {
-  const Tensor& forward = side == Side::kLhs ? fwd.lhs : fwd.rhs;
+absl::Status ValidateUseFwdQuant(const DotGeneralRawConfig& fwd, Side side) {
+  const TensorConfig& forward = side == Side::kLhs ? fwd.lhs : fwd.rhs;
   const char* problem = nullptr;
   if (!IsQuantized(forward.quantizer.numerics)) {
     problem = "is not quantized";

@@ -96,7 +96,7 @@ struct QuantizedOperand {
   Array in_product, dequantized;
 };
 
-absl::StatusOr<QuantizedOperand> QuantizeOperand(const Tensor& tensor, const ArrayRef& x, const Axes& axes,
+absl::StatusOr<QuantizedOperand> QuantizeOperand(const TensorConfig& tensor, const ArrayRef& x, const Axes& axes,
                                                  std::optional<Key> key, const Context& context,
                                                  const Semantics& semantics) {
   QuantizedOperand operand;
@@ -119,11 +119,11 @@ Array FromSums(const std::vector<double>& sums, const Aval& aval) {
 }
 
 // A sum of integers that could not overflow s32 is exact.
-bool IsExact(const DotGeneralRaw& config, const QuantizedOperand& l, const QuantizedOperand& r,
+bool IsExact(const DotGeneralRawConfig& config, const QuantizedOperand& l, const QuantizedOperand& r,
              const ConvGeometry& geometry) {
   const auto is_byte = [](DType container) { return IsInteger(container) && container != DType::kS32; };
   if (!is_byte(l.in_product.dtype()) || !is_byte(r.in_product.dtype())) return false;
-  const auto largest = [](const Tensor& t, DType container) {
+  const auto largest = [](const TensorConfig& t, DType container) {
     const auto* integer = std::get_if<IntSymmetric>(&t.quantizer.numerics);
     const double held = -static_cast<double>(IntegerMin(container));
     return integer != nullptr && integer->clip ? std::min<double>(held, ClipBound(*integer)) : held;
@@ -160,9 +160,10 @@ std::vector<double> LhsGradientSums(const ConvGeometry& geometry, const std::vec
 
 }  // namespace
 
-absl::StatusOr<DotGeneralGradients> ReferenceConvGeneralWithGradients(const DotGeneralRaw& config, const ArrayRef& lhs,
-                                                                      const ArrayRef& rhs, const ArrayRef& g,
-                                                                      const ConvDims& dims, const Context& context,
+absl::StatusOr<DotGeneralGradients> ReferenceConvGeneralWithGradients(const DotGeneralRawConfig& config,
+                                                                      const ArrayRef& lhs, const ArrayRef& rhs,
+                                                                      const ArrayRef& g, const ConvDims& dims,
+                                                                      const Context& context,
                                                                       const Semantics& semantics) {
   AQT_RETURN_IF_ERROR(ConvGeneralPlan::Make(config, lhs.aval(), rhs.aval(), dims).status());
   AQT_ASSIGN_OR_RETURN(const ConvGeometry geometry, MakeConvGeometry(dims, lhs.shape, rhs.shape));
@@ -198,7 +199,7 @@ absl::StatusOr<DotGeneralGradients> ReferenceConvGeneralWithGradients(const DotG
     }
     y = RoundTo(dtype, y);
     DType wide = dtype;
-    const auto scale = [&](const QuantizedOperand& operand, const Tensor& tensor, int64_t index) {
+    const auto scale = [&](const QuantizedOperand& operand, const TensorConfig& tensor, int64_t index) {
       if (operand.qtensor.scale.empty() || tensor.dequant_mode != DequantMode::kOutput) return;
       const Array& s = operand.qtensor.scale[0];
       wide = internal::Promote(wide, s.dtype());
@@ -219,7 +220,7 @@ absl::StatusOr<DotGeneralGradients> ReferenceConvGeneralWithGradients(const DotG
     drhs[k] = Step(false, drhs[k], x < 0 ? 0 : full_lhs[x], cotangent[o]);
   });
   const std::vector<double> dlhs = LhsGradientSums(geometry, cotangent, full_rhs, lhs.shape.num_elements());
-  const auto gradient = [&](const std::vector<double>& d, const Tensor& tensor, const ArrayRef& x,
+  const auto gradient = [&](const std::vector<double>& d, const TensorConfig& tensor, const ArrayRef& x,
                             const QuantizedOperand& operand) -> absl::StatusOr<Array> {
     const auto* integer = std::get_if<IntSymmetric>(&tensor.quantizer.numerics);
     if (integer != nullptr && semantics.compat.conv_integer_gradient_is_zero) return Array::Zeros(x.dtype, x.shape);

@@ -17,9 +17,10 @@
 namespace aqt {
 
 // Fails as ConvGeneralPlan does.
-absl::StatusOr<DotGeneralGradients> ReferenceConvGeneralWithGradients(const DotGeneralRaw& config, const ArrayRef& lhs,
-                                                                      const ArrayRef& rhs, const ArrayRef& g,
-                                                                      const ConvDims& dims, const Context& context = {},
+absl::StatusOr<DotGeneralGradients> ReferenceConvGeneralWithGradients(const DotGeneralRawConfig& config,
+                                                                      const ArrayRef& lhs, const ArrayRef& rhs,
+                                                                      const ArrayRef& g, const ConvDims& dims,
+                                                                      const Context& context = {},
                                                                       const Semantics& semantics = {});
 
 }  // namespace aqt

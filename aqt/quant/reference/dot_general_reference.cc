@@ -32,11 +32,11 @@ using reference::ToArray;
 using reference::Value;
 
 // The gradient of one operand, in that operand's layout.
-Value Gradient(Side wrt, const DotGeneral& config, const QuantizedProduct& forward, const Value& lhs, const Value& rhs,
-               const Value& g, const DotDims& dims, const std::optional<Key>& g_key, const std::optional<Key>& y_key,
-               const Semantics& semantics) {
+Value Gradient(Side wrt, const DotGeneralConfig& config, const QuantizedProduct& forward, const Value& lhs,
+               const Value& rhs, const Value& g, const DotDims& dims, const std::optional<Key>& g_key,
+               const std::optional<Key>& y_key, const Semantics& semantics) {
   const bool is_lhs = wrt == Side::kLhs;
-  const DotGeneralRaw& raw = is_lhs ? config.dlhs : config.drhs;
+  const DotGeneralRawConfig& raw = is_lhs ? config.dlhs : config.drhs;
   const Value& x = is_lhs ? lhs : rhs;
   Value y = is_lhs ? rhs : lhs;
   const Quantized& y_quantized = is_lhs ? forward.rhs : forward.lhs;
@@ -131,7 +131,7 @@ Value SumInto(const Value& x, Index shape, F where) {
   return sum;
 }
 
-absl::StatusOr<DotGeneralGradients> TiledWithGradients(DotGeneral config, const Value& lhs, const Value& rhs,
+absl::StatusOr<DotGeneralGradients> TiledWithGradients(DotGeneralConfig config, const Value& lhs, const Value& rhs,
                                                        const Value& g, const DotDims& dims, const Context& context,
                                                        const Semantics& semantics) {
   const DotTiling tiling = *config.tiling;
@@ -185,9 +185,10 @@ absl::StatusOr<DotGeneralGradients> TiledWithGradients(DotGeneral config, const 
 
 }  // namespace
 
-absl::StatusOr<DotGeneralGradients> ReferenceDotGeneralWithGradients(const DotGeneral& config, const ArrayRef& lhs_ref,
-                                                                     const ArrayRef& rhs_ref, const ArrayRef& g_ref,
-                                                                     const DotDims& dims, const Context& context,
+absl::StatusOr<DotGeneralGradients> ReferenceDotGeneralWithGradients(const DotGeneralConfig& config,
+                                                                     const ArrayRef& lhs_ref, const ArrayRef& rhs_ref,
+                                                                     const ArrayRef& g_ref, const DotDims& dims,
+                                                                     const Context& context,
                                                                      const Semantics& semantics) {
   AQT_ASSIGN_OR_RETURN(const DotGeneralPlan plan,
                        DotGeneralPlan::Make(config, lhs_ref.aval(), rhs_ref.aval(), dims, {.semantics = semantics}));

@@ -18,9 +18,10 @@
 namespace aqt {
 
 // Fails as DotGeneralPlan does.
-absl::StatusOr<DotGeneralGradients> ReferenceDotGeneralWithGradients(const DotGeneral& config, const ArrayRef& lhs,
-                                                                     const ArrayRef& rhs, const ArrayRef& g,
-                                                                     const DotDims& dims, const Context& context = {},
+absl::StatusOr<DotGeneralGradients> ReferenceDotGeneralWithGradients(const DotGeneralConfig& config,
+                                                                     const ArrayRef& lhs, const ArrayRef& rhs,
+                                                                     const ArrayRef& g, const DotDims& dims,
+                                                                     const Context& context = {},
                                                                      const Semantics& semantics = {});
 
 }  // namespace aqt

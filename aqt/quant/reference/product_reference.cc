@@ -22,7 +22,7 @@ namespace {
 bool Has(const Axes& axes, int64_t axis) { return std::find(axes.begin(), axes.end(), axis) != axes.end(); }
 
 // Finds the scale for `calibrated` and quantizes x.
-Quantized QuantizeSide(const Tensor& tensor, const Value& calibrated, const Value& x, const Axes& contracting,
+Quantized QuantizeSide(const TensorConfig& tensor, const Value& calibrated, const Value& x, const Axes& contracting,
                        const Axes& batch, const std::optional<Key>& key, const Semantics& semantics) {
   Quantized result;
   const Quantizer& quantizer = tensor.quantizer;
@@ -296,8 +296,8 @@ Value Rotated(const std::optional<Hadamard>& hadamard, const Value& x, const Axe
   return out;
 }
 
-QuantizedProduct Multiply(const DotGeneralRaw& config, const Value& lhs_in, const Value& rhs_in, const DotDims& dims,
-                          const std::optional<Key>& lhs_key, const std::optional<Key>& rhs_key,
+QuantizedProduct Multiply(const DotGeneralRawConfig& config, const Value& lhs_in, const Value& rhs_in,
+                          const DotDims& dims, const std::optional<Key>& lhs_key, const std::optional<Key>& rhs_key,
                           const Semantics& semantics) {
   QuantizedProduct r;
   const Value lhs = Rotated(config.hadamard, lhs_in, dims.lhs_contracting);
@@ -331,7 +331,7 @@ QuantizedProduct Multiply(const DotGeneralRaw& config, const Value& lhs_in, cons
   ForEach(axes.product_shape, [&](const Index& p) {
     DType dtype = lhs.dtype;
     float y = Round(dtype, static_cast<float>(product.data[product.Position(p)]));
-    const auto multiply = [&](const Tensor& tensor, const Quantized& side, const Index& source) {
+    const auto multiply = [&](const TensorConfig& tensor, const Quantized& side, const Index& source) {
       if (!side.has_scale || tensor.dequant_mode != DequantMode::kOutput) return;
       dtype = internal::Promote(dtype, side.scale.dtype);
       y = Times(dtype, y, side.scale(ProductAxes::Gather(source, p, {})));
@@ -343,7 +343,7 @@ QuantizedProduct Multiply(const DotGeneralRaw& config, const Value& lhs_in, cons
   return r;
 }
 
-Value MultiplyLocally(const DotGeneralRaw& config, const Value& lhs, const Value& rhs, const DotDims& dims,
+Value MultiplyLocally(const DotGeneralRawConfig& config, const Value& lhs, const Value& rhs, const DotDims& dims,
                       const std::optional<Key>& lhs_key, const std::optional<Key>& rhs_key,
                       const Semantics& semantics_in) {
   Semantics semantics = semantics_in;

@@ -39,7 +39,7 @@ struct ProductAxes {
 void MultiplyOther(const Value& scale, const Axes& own_contracting, const Axes& own_batch,
                    const Axes& other_contracting, const Axes& other_batch, Value& other);
 
-// x rotated by DotGeneralRaw::hadamard, if that is set, along its contracting axes.
+// x rotated by DotGeneralRawConfig::hadamard, if that is set, along its contracting axes.
 Value Rotated(const std::optional<Hadamard>& hadamard, const Value& x, const Axes& contracting);
 
 // A product and its quantized sides.
@@ -50,12 +50,12 @@ struct QuantizedProduct {
 };
 
 // Includes mid scales. The keys are those of the operands.
-QuantizedProduct Multiply(const DotGeneralRaw& config, const Value& lhs, const Value& rhs, const DotDims& dims,
+QuantizedProduct Multiply(const DotGeneralRawConfig& config, const Value& lhs, const Value& rhs, const DotDims& dims,
                           const std::optional<Key>& lhs_key, const std::optional<Key>& rhs_key,
                           const Semantics& semantics);
 
 // The same for the product of a gradient, split by its LocalAqt.
-Value MultiplyLocally(const DotGeneralRaw& config, const Value& lhs, const Value& rhs, const DotDims& dims,
+Value MultiplyLocally(const DotGeneralRawConfig& config, const Value& lhs, const Value& rhs, const DotDims& dims,
                       const std::optional<Key>& lhs_key, const std::optional<Key>& rhs_key, const Semantics& semantics);
 
 }  // namespace aqt::reference

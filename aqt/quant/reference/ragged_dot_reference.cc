@@ -40,7 +40,7 @@ struct QuantizedOperand {
   DType scale_dtype = DType::kF32;
 };
 
-absl::StatusOr<QuantizedOperand> QuantizeOperand(const Tensor& tensor, const ArrayRef& x, const Axes& axes,
+absl::StatusOr<QuantizedOperand> QuantizeOperand(const TensorConfig& tensor, const ArrayRef& x, const Axes& axes,
                                                  std::optional<Key> key, const Context& context,
                                                  const Semantics& semantics) {
   QuantizedOperand operand;
@@ -66,7 +66,7 @@ absl::StatusOr<QuantizedOperand> QuantizeOperand(const Tensor& tensor, const Arr
 class Element {
  public:
   // `digits`: a float lhs is multiplied with an integer rhs on digits.
-  Element(const DotGeneralRaw& raw, DType dtype, const QuantizedOperand& a, const QuantizedOperand& b,
+  Element(const DotGeneralRawConfig& raw, DType dtype, const QuantizedOperand& a, const QuantizedOperand& b,
           bool digits = false)
       : dtype_(dtype), a_(a), b_(b), exact_(raw.dg_accumulator_dtype == DType::kS32) {
     const DType l = a.in_product.dtype(), r = b.in_product.dtype();
@@ -159,7 +159,7 @@ std::vector<int64_t> GroupOfRows(int64_t rows, absl::Span<const int64_t> group_s
 
 }  // namespace
 
-absl::StatusOr<DotGeneralGradients> ReferenceRaggedDotWithGradients(const DotGeneral& config, const ArrayRef& lhs,
+absl::StatusOr<DotGeneralGradients> ReferenceRaggedDotWithGradients(const DotGeneralConfig& config, const ArrayRef& lhs,
                                                                     const ArrayRef& rhs, const ArrayRef& g,
                                                                     absl::Span<const int64_t> group_sizes,
                                                                     const Context& context,
@@ -227,7 +227,7 @@ absl::StatusOr<DotGeneralGradients> ReferenceRaggedDotWithGradients(const DotGen
       }
     }
   }
-  const auto straight = [&](const std::vector<double>& d, const Tensor& tensor, const ArrayRef& x,
+  const auto straight = [&](const std::vector<double>& d, const TensorConfig& tensor, const ArrayRef& x,
                             const QuantizedOperand& operand) -> absl::StatusOr<Array> {
     const Array plain = Cast(Array::FromSpan<double>(d, x.shape), dtype);
     if (!IsQuantized(tensor.quantizer.numerics)) return plain;

@@ -19,7 +19,7 @@
 
 namespace aqt {
 
-absl::StatusOr<DotGeneralGradients> ReferenceRaggedDotWithGradients(const DotGeneral& config, const ArrayRef& lhs,
+absl::StatusOr<DotGeneralGradients> ReferenceRaggedDotWithGradients(const DotGeneralConfig& config, const ArrayRef& lhs,
                                                                     const ArrayRef& rhs, const ArrayRef& g,
                                                                     absl::Span<const int64_t> group_sizes,
                                                                     const Context& context = {},

@@ -81,19 +81,19 @@ absl::StatusOr<config::DotGeneral> WithBase(const config::DotGeneral& message, c
 
 }  // namespace
 
-absl::StatusOr<DotGeneral> FromProto(const config::DotGeneral& message, const Place& place) {
+absl::StatusOr<DotGeneralConfig> FromProto(const config::DotGeneral& message, const Place& place) {
   AQT_ASSIGN_OR_RETURN(const config::DotGeneral m, WithBase(message, place));
   return internal::Read(m, {place, ""});
 }
 
-absl::StatusOr<DotGeneral> FromProto(const config::DotGeneral& message) { return FromProto(message, Place()); }
+absl::StatusOr<DotGeneralConfig> FromProto(const config::DotGeneral& message) { return FromProto(message, Place()); }
 
-absl::StatusOr<DotGeneral> PlannedFromProto(const config::DotGeneral& message) {
+absl::StatusOr<DotGeneralConfig> PlannedFromProto(const config::DotGeneral& message) {
   AQT_ASSIGN_OR_RETURN(const config::DotGeneral m, WithBase(message, Place()));
   return internal::Read(m, internal::ConfigPath(), internal::AccumulatorCheck::kByPlan);
 }
 
-absl::StatusOr<DotGeneral> DotGeneralFromText(absl::string_view textproto, absl::string_view source) {
+absl::StatusOr<DotGeneralConfig> DotGeneralFromText(absl::string_view textproto, absl::string_view source) {
   config::DotGeneral message;
   google::protobuf::TextFormat::ParseInfoTree tree;
   AQT_RETURN_IF_ERROR(config::ParseText(textproto, source, kRenames, &message, &tree));
@@ -109,7 +109,7 @@ absl::StatusOr<Quantizer> QuantizerFromText(absl::string_view textproto, absl::s
   return internal::Read(message, {Place(source, &tree), ""});
 }
 
-absl::StatusOr<DotGeneral> DotGeneralFromPreset(absl::string_view name) {
+absl::StatusOr<DotGeneralConfig> DotGeneralFromPreset(absl::string_view name) {
   const std::vector<config::EmbeddedText> presets = config::QuantPresets();
   for (const config::EmbeddedText& preset : presets) {
     if (preset.name == name) return DotGeneralFromText(preset.text, absl::StrCat("preset ", name));
@@ -121,7 +121,7 @@ absl::Span<const config::Rename> DotGeneralRenames() { return kRenames; }
 
 std::vector<std::string> DotGeneralPresetNames() { return config::PresetNames(config::QuantPresets()); }
 
-config::DotGeneral ToProto(const DotGeneral& dg) {
+config::DotGeneral ToProto(const DotGeneralConfig& dg) {
   config::DotGeneral message;
   message.set_schema(1);
   internal::Write(dg, &message);
@@ -138,6 +138,6 @@ config::Quantizer ToProto(const Quantizer& quantizer) {
   return message;
 }
 
-std::string ToText(const DotGeneral& config) { return config::PrintText(ToProto(config)); }
+std::string ToText(const DotGeneralConfig& config) { return config::PrintText(ToProto(config)); }
 
 }  // namespace aqt

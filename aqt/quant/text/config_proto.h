@@ -3,7 +3,7 @@
 
 // Configurations as text: configs/quant.proto to the structs of config.h and back.
 //
-//   absl::StatusOr<DotGeneral> config = DotGeneralFromText(R"(
+//   absl::StatusOr<DotGeneralConfig> config = DotGeneralFromText(R"(
 //       schema: 1
 //       base: "config_v4"
 //       fwd { rhs { quantizer { int_symmetric { bits: 4 } } } })");
@@ -31,13 +31,13 @@ struct Rename;
 // position of the field, or of the innermost enclosing message when the field is left out or comes from the base,
 // followed by the field's path ("fwd.lhs.quantizer: ..."). For a name from an older version of AQT the message gives
 // the replacement.
-absl::StatusOr<DotGeneral> DotGeneralFromText(absl::string_view textproto, absl::string_view source = "config");
+absl::StatusOr<DotGeneralConfig> DotGeneralFromText(absl::string_view textproto, absl::string_view source = "config");
 
 // Reads a textproto of aqt.config.Quantizer, which has no schema and no base. Errors as above.
 absl::StatusOr<Quantizer> QuantizerFromText(absl::string_view textproto, absl::string_view source = "config");
 
 // A preset of configs/presets/quant. InvalidArgument, listing the names, for an unknown one.
-absl::StatusOr<DotGeneral> DotGeneralFromPreset(absl::string_view name);
+absl::StatusOr<DotGeneralConfig> DotGeneralFromPreset(absl::string_view name);
 // The names of the presets of configs/presets/quant.
 std::vector<std::string> DotGeneralPresetNames();
 
@@ -45,17 +45,17 @@ std::vector<std::string> DotGeneralPresetNames();
 absl::Span<const config::Rename> DotGeneralRenames();
 
 // The full configuration as text, without a base. Fields with their fixed default are left out.
-std::string ToText(const DotGeneral& config);
+std::string ToText(const DotGeneralConfig& config);
 
 // The configuration in a message. A base is resolved; `schema` may be left out. Errors as above, without a position if
 // no place is given.
-absl::StatusOr<DotGeneral> FromProto(const config::DotGeneral& message);
-absl::StatusOr<DotGeneral> FromProto(const config::DotGeneral& message, const config::Place& place);
+absl::StatusOr<DotGeneralConfig> FromProto(const config::DotGeneral& message);
+absl::StatusOr<DotGeneralConfig> FromProto(const config::DotGeneral& message, const config::Place& place);
 // The message of a configuration, without a base.
-config::DotGeneral ToProto(const DotGeneral& config);
+config::DotGeneral ToProto(const DotGeneralConfig& config);
 // Reads the configuration of a plan. Checking the accumulator is left to the plan, since a convolution may ignore it
 // (Compat).
-absl::StatusOr<DotGeneral> PlannedFromProto(const config::DotGeneral& message);
+absl::StatusOr<DotGeneralConfig> PlannedFromProto(const config::DotGeneral& message);
 absl::StatusOr<Quantizer> FromProto(const config::Quantizer& message);
 config::Quantizer ToProto(const Quantizer& quantizer);
 

@@ -27,35 +27,35 @@ using ::testing::HasSubstr;
 
 struct NamedConfig {
   std::string name;
-  DotGeneral config;
+  DotGeneralConfig config;
 };
 
-DotGeneral Fp8Hybrid() {
-  DotGeneral config = ConfigFwdFp8();
+DotGeneralConfig Fp8Hybrid() {
+  DotGeneralConfig config = ConfigFwdFp8();
   SetBits(config, Bits::E4M3(), Bits::E4M3(), Bits::E5M2(), Bits::E4M3(), Bits::E5M2(), Bits::E4M3());
   return config;
 }
 
-DotGeneral Fp8Delayed() {
-  DotGeneral config = Fp8Hybrid();
-  for (DotGeneralRaw* raw : {&config.fwd, &config.dlhs, &config.drhs}) {
+DotGeneralConfig Fp8Delayed() {
+  DotGeneralConfig config = Fp8Hybrid();
+  for (DotGeneralRawConfig* raw : {&config.fwd, &config.dlhs, &config.drhs}) {
     raw->lhs.quantizer.calibration = raw->rhs.quantizer.calibration = DelayedScaling{};
   }
   return config;
 }
 
-DotGeneral Fp8Current() {
-  DotGeneral config = Fp8Hybrid();
-  for (DotGeneralRaw* raw : {&config.fwd, &config.dlhs, &config.drhs}) {
+DotGeneralConfig Fp8Current() {
+  DotGeneralConfig config = Fp8Hybrid();
+  for (DotGeneralRawConfig* raw : {&config.fwd, &config.dlhs, &config.drhs}) {
     raw->lhs.quantizer.calib_shared_axes.per_tensor = raw->rhs.quantizer.calib_shared_axes.per_tensor = true;
   }
   return config;
 }
 
-DotGeneral Fp8Mx() {
-  DotGeneral config = ConfigFwdFp8();
+DotGeneralConfig Fp8Mx() {
+  DotGeneralConfig config = ConfigFwdFp8();
   SetBits(config, Bits::E4M3(), Bits::E4M3(), Bits::E4M3(), Bits::E4M3(), Bits::E4M3(), Bits::E4M3());
-  for (DotGeneralRaw* raw : {&config.fwd, &config.dlhs, &config.drhs}) {
+  for (DotGeneralRawConfig* raw : {&config.fwd, &config.dlhs, &config.drhs}) {
     raw->lhs.quantizer.calibration = raw->rhs.quantizer.calibration = AbsMax{.po2_scale = true};
   }
   config.dlhs.local_aqt = config.drhs.local_aqt =
@@ -65,8 +65,8 @@ DotGeneral Fp8Mx() {
   return config;
 }
 
-DotGeneral Int8Static() {
-  DotGeneral config = DotGeneralMake(8, 8, {.use_fwd_quant = false});
+DotGeneralConfig Int8Static() {
+  DotGeneralConfig config = DotGeneralMake(8, 8, {.use_fwd_quant = false});
   config.fwd.lhs.quantizer.calibration = MeanOfAbsMax{};
   config.fwd.lhs.quantizer.calib_shared_axes.per_tensor = true;
   return config;
@@ -78,7 +78,7 @@ std::vector<NamedConfig> PresetsInCpp() {
   return {{"binary", DotGeneralMake(1, 1, fwd_only)},
           {"config_v3", ConfigV3()},
           {"config_v4", ConfigV4()},
-          {"conv2d_int8", DotGeneral{.fwd = ConvGeneralDilatedMake(2, 8, 8)}},
+          {"conv2d_int8", DotGeneralConfig{.fwd = ConvGeneralDilatedMake(2, 8, 8)}},
           {"default_unquantized", DefaultUnquantizedConfig()},
           {"fp8_current", Fp8Current()},
           {"fp8_delayed", Fp8Delayed()},
@@ -93,8 +93,8 @@ std::vector<NamedConfig> PresetsInCpp() {
           {"w4a8", DotGeneralMake(8, 4, fwd_only)}};
 }
 
-DotGeneral OneTensor(Quantizer quantizer) {
-  DotGeneral config;
+DotGeneralConfig OneTensor(Quantizer quantizer) {
+  DotGeneralConfig config;
   config.fwd.lhs.quantizer = std::move(quantizer);
   return config;
 }
@@ -157,7 +157,7 @@ void AddNumerics(std::vector<NamedConfig>& configs) {
 void AddCalibrations(std::vector<NamedConfig>& configs) {
   for (Calibration& calibration : testing::AllCalibrations()) {
     testing::VisitFields(calibration, [](absl::string_view, auto& field) { SetUnusual(field); });
-    DotGeneral config = OneTensor(IntQuantizer(calibration));
+    DotGeneralConfig config = OneTensor(IntQuantizer(calibration));
     config.fwd.lhs.dequant_mode = DequantMode::kThisInput;  // which a bias needs
     configs.push_back({absl::StrCat("every field of ", NameOf(calibration)), config});
   }
@@ -191,7 +191,7 @@ void AddConstants(std::vector<NamedConfig>& configs) {
       .bound = ConstantArray{Array::Of<float>({0.1f, -0.0f, 1e-45f, inf, std::nextafter(1.0f, 2.0f), 3e38f}, {2, 3})},
       .bias = ConstantArray{Array::Of<BFloat16>({{0x3f81}, {0xff80}, {0x0001}}, {1, 3, 1})},
       .po2_scale = true};
-  DotGeneral arrays = OneTensor(IntQuantizer(constant));
+  DotGeneralConfig arrays = OneTensor(IntQuantizer(constant));
   arrays.fwd.lhs.dequant_mode = DequantMode::kThisInput;
   configs.push_back({"arrays", arrays});
   constant = {.bound = 0.1, .bias = ConstantArray{Array::Of<Float16>({{0x7bff}}, {})}};
@@ -204,7 +204,7 @@ void AddConstants(std::vector<NamedConfig>& configs) {
 }
 
 void AddContractions(std::vector<NamedConfig>& configs) {
-  DotGeneral modes = FullyQuantized();
+  DotGeneralConfig modes = FullyQuantized();
   modes.fwd.lhs.dequant_mode = DequantMode::kOtherInput;
   modes.fwd.lhs.calibration_mode = CalibrationMode::kRemainingAxis;
   modes.dlhs.rhs.use_fwd_quant = modes.drhs.rhs.use_fwd_quant = false;
@@ -219,12 +219,12 @@ void AddContractions(std::vector<NamedConfig>& configs) {
               .remaining_axes = {{.axis = 3, .tile_size = 5}}}};
   configs.push_back({"modes", modes});
 
-  DotGeneral mid = FullyQuantized();
+  DotGeneralConfig mid = FullyQuantized();
   mid.fwd.lhs_mid_alpha = 0.5;
   mid.fwd.rhs_mid_alpha = 0.0;
   configs.push_back({"mid alphas", mid});
 
-  DotGeneral rotated = FullyQuantized();
+  DotGeneralConfig rotated = FullyQuantized();
   rotated.fwd.hadamard = Hadamard{.block = 4096};
   rotated.dlhs.hadamard = Hadamard{};
   configs.push_back({"hadamard", rotated});
@@ -244,7 +244,7 @@ TEST(ConfigProtoTest, PresetsAreWhatCppBuilds) {
   std::vector<std::string> names;
   for (const auto& [name, config] : PresetsInCpp()) {
     names.push_back(name);
-    const absl::StatusOr<DotGeneral> preset = DotGeneralFromPreset(name);
+    const absl::StatusOr<DotGeneralConfig> preset = DotGeneralFromPreset(name);
     ASSERT_TRUE(preset.ok()) << preset.status();
     EXPECT_EQ(ToText(*preset), ToText(config)) << name;
     EXPECT_TRUE(*preset == config) << name;
@@ -261,7 +261,7 @@ TEST(ConfigProtoTest, TextReadsBackTheSame) {
   for (const Bits lhs : {Bits(), Bits(1), Bits(2), Bits(4), Bits(8), Bits(9), Bits(22), Bits::E4M3(), Bits::E5M2()}) {
     for (const Bits rhs : {Bits(), Bits(3), Bits(4), Bits(12), Bits::E4M3()}) {
       configs.push_back({"bits", DotGeneralMake(lhs, rhs, {.bwd_bits = 6})});
-      DotGeneral v4 =
+      DotGeneralConfig v4 =
           ConfigV4({.fwd_bits = lhs, .dlhs_bits = rhs, .drhs_bits = 8, .rng_type = NoiseKind::kRandomCenteredUniform});
       SetScaleDType(v4, DType::kF32);
       configs.push_back({"v4", v4});
@@ -272,7 +272,7 @@ TEST(ConfigProtoTest, TextReadsBackTheSame) {
   }
   for (const auto& [name, config] : configs) {
     const std::string text = ToText(config);
-    const absl::StatusOr<DotGeneral> again = DotGeneralFromText(text);
+    const absl::StatusOr<DotGeneralConfig> again = DotGeneralFromText(text);
     ASSERT_TRUE(again.ok()) << name << ": " << again.status() << "\n" << text;
     EXPECT_TRUE(*again == config) << name << ":\n" << text << "\nbecame\n" << ToText(*again);
   }
@@ -336,7 +336,7 @@ dlhs {
   local_aqt { contraction_axis_shard_count: 3 }
 })");
   ASSERT_TRUE(config.ok()) << config.status();
-  DotGeneral want;
+  DotGeneralConfig want;
   want.fwd.lhs.quantizer = IntQuantizer(AbsMax());
   want.fwd.rhs.quantizer = {.numerics = Fp8(), .calibration = Constant()};
   want.fwd.dg_accumulator_dtype = DType::kF32;
@@ -350,16 +350,16 @@ dlhs {
 
 TEST(ConfigProtoTest, BaseIsOverriddenFieldByField) {
   const auto read = [](const std::string& text) {
-    const absl::StatusOr<DotGeneral> config = DotGeneralFromText(text);
+    const absl::StatusOr<DotGeneralConfig> config = DotGeneralFromText(text);
     EXPECT_TRUE(config.ok()) << config.status();
-    return config.value_or(DotGeneral());
+    return config.value_or(DotGeneralConfig());
   };
   EXPECT_TRUE(read("schema: 1 base: 'config_v4'") == ConfigV4());
   // The container and the accumulator follow the bits.
   EXPECT_TRUE(read(R"(schema: 1 base: "config_v4" fwd {
       lhs { quantizer { int_symmetric { bits: 4 } } } rhs { quantizer { int_symmetric { bits: 4 } } } })") ==
               ConfigV4({.fwd_bits = 4}));
-  DotGeneral want = ConfigV4({.fwd_bits = 12});
+  DotGeneralConfig want = ConfigV4({.fwd_bits = 12});
   want.fwd.rhs = ConfigV4().fwd.rhs;
   EXPECT_TRUE(read(R"(schema: 1 base: "config_v4" fwd { lhs { quantizer { int_symmetric { bits: 12 } } } })") == want);
   // Another kind replaces the entire field; null can be written; clear omits a field.
@@ -367,7 +367,7 @@ TEST(ConfigProtoTest, BaseIsOverriddenFieldByField) {
   want.fwd.lhs.quantizer.numerics = Fp8();
   want.fwd.dg_accumulator_dtype = std::nullopt;
   std::get<IntSymmetric>(want.dlhs.rhs.quantizer.numerics).noise = std::nullopt;
-  want.drhs = DotGeneralRaw();
+  want.drhs = DotGeneralRawConfig();
   EXPECT_TRUE(read(R"(schema: 1 base: "fully_quantized_int8"
       clear: "dlhs.rhs.quantizer.int_symmetric.noise" clear: "drhs"
       fwd { lhs { quantizer { fp8 {} } } dg_accumulator_dtype: "none" })") == want);
@@ -375,7 +375,7 @@ TEST(ConfigProtoTest, BaseIsOverriddenFieldByField) {
 
 // A convolution is one contraction: the fwd of a configuration.
 TEST(ConfigProto, ConvolutionIsFwd) {
-  const absl::StatusOr<DotGeneral> config = DotGeneralFromText(R"(
+  const absl::StatusOr<DotGeneralConfig> config = DotGeneralFromText(R"(
       schema: 1
       fwd {
         lhs { quantizer { int_symmetric { bits: 8 } calib_shared_axes { axes: [1, 2, 3] } abs_max {} } }
@@ -383,7 +383,7 @@ TEST(ConfigProto, ConvolutionIsFwd) {
       })");
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->fwd, ConvGeneralDilatedMake(2, 8, 4));
-  EXPECT_EQ(DotGeneralFromText(ToText(DotGeneral{.fwd = ConvGeneralDilatedMake(3, 8, 8)}))->fwd,
+  EXPECT_EQ(DotGeneralFromText(ToText(DotGeneralConfig{.fwd = ConvGeneralDilatedMake(3, 8, 8)}))->fwd,
             ConvGeneralDilatedMake(3, 8, 8));
 }
 

@@ -24,12 +24,12 @@ namespace {
 using google::protobuf::RepeatedField;
 
 // A default that depends on other fields; configs/quant.proto states it.
-std::optional<DType> DefaultAccumulator(const DotGeneralRaw& raw) {
-  const auto is_integer = [](const Tensor& tensor) {
+std::optional<DType> DefaultAccumulator(const DotGeneralRawConfig& raw) {
+  const auto is_integer = [](const TensorConfig& tensor) {
     const std::optional<DType> dtype = ProductDType(tensor);
     return dtype == DType::kS4 || dtype == DType::kS8;
   };
-  const auto is_fp8 = [](const Tensor& tensor) { return std::holds_alternative<Fp8>(tensor.quantizer.numerics); };
+  const auto is_fp8 = [](const TensorConfig& tensor) { return std::holds_alternative<Fp8>(tensor.quantizer.numerics); };
   if (is_integer(raw.lhs) && is_integer(raw.rhs)) return DType::kS32;
   if (is_fp8(raw.lhs) || is_fp8(raw.rhs)) return DType::kF32;
   return std::nullopt;
@@ -60,8 +60,8 @@ absl::StatusOr<Quantizer> Read(const config::Quantizer& m, const ConfigPath& pat
 
 namespace {
 
-absl::StatusOr<Tensor> Read(const config::Tensor& m, const ConfigPath& path) {
-  Tensor tensor;
+absl::StatusOr<TensorConfig> Read(const config::Tensor& m, const ConfigPath& path) {
+  TensorConfig tensor;
   AQT_ASSIGN_OR_RETURN(tensor.quantizer, Read(m.quantizer(), path.In(m, "quantizer")));
   tensor.use_fwd_quant = m.use_fwd_quant();
   switch (m.dequant_mode()) {
@@ -79,8 +79,9 @@ absl::StatusOr<Tensor> Read(const config::Tensor& m, const ConfigPath& path) {
 
 // ---- one contraction
 
-absl::StatusOr<DotGeneralRaw> Read(const config::DotGeneralRaw& m, const ConfigPath& path, AccumulatorCheck check) {
-  DotGeneralRaw raw;
+absl::StatusOr<DotGeneralRawConfig> Read(const config::DotGeneralRaw& m, const ConfigPath& path,
+                                         AccumulatorCheck check) {
+  DotGeneralRawConfig raw;
   AQT_ASSIGN_OR_RETURN(raw.lhs, Read(m.lhs(), path.In(m, "lhs")));
   AQT_ASSIGN_OR_RETURN(raw.rhs, Read(m.rhs(), path.In(m, "rhs")));
   raw.dg_accumulator_dtype = DefaultAccumulator(raw);
@@ -135,7 +136,7 @@ absl::StatusOr<TensorTiling> Read(const config::TensorTiling& m, const ConfigPat
   return tiling;
 }
 
-absl::Status CheckLocalAqt(const DotGeneralRaw& raw, const config::DotGeneralRaw& m, const ConfigPath& path) {
+absl::Status CheckLocalAqt(const DotGeneralRawConfig& raw, const config::DotGeneralRaw& m, const ConfigPath& path) {
   if (!raw.local_aqt.has_value()) return absl::OkStatus();
   AQT_RETURN_IF_ERROR(path.In(m, "local_aqt").At(ValidateLocalAqt(*raw.local_aqt)));
   const auto quantizer = [](const config::Tensor& tensor, const ConfigPath& at) { return at.In(tensor, "quantizer"); };
@@ -144,7 +145,7 @@ absl::Status CheckLocalAqt(const DotGeneralRaw& raw, const config::DotGeneralRaw
 }
 
 // Checks for incompatible modes of fwd, and for use_fwd_quant and local_aqt where they have no meaning.
-absl::Status CheckPlaces(const DotGeneral& dg, const config::DotGeneral& m, const ConfigPath& path) {
+absl::Status CheckPlaces(const DotGeneralConfig& dg, const config::DotGeneral& m, const ConfigPath& path) {
   const ConfigPath fwd = path.In(m, "fwd"), dlhs = path.In(m, "dlhs"), drhs = path.In(m, "drhs");
   const auto use = [](const config::Tensor& tensor, const ConfigPath& at) { return at.In(tensor, "use_fwd_quant"); };
   const auto none = [&](bool set, const config::Tensor& tensor, const ConfigPath& at) {
@@ -152,7 +153,7 @@ absl::Status CheckPlaces(const DotGeneral& dg, const config::DotGeneral& m, cons
     return use(tensor, at)
         .Error("only the rhs of dlhs and of drhs, the saved operands, can use the forward quantization");
   };
-  const auto modes = [](const Tensor& tensor, const config::Tensor& tm, const ConfigPath& at) {
+  const auto modes = [](const TensorConfig& tensor, const config::Tensor& tm, const ConfigPath& at) {
     return at.In(tm, tm.has_dequant_mode() ? "dequant_mode" : "calibration_mode").At(ValidateForwardModes(tensor));
   };
   AQT_RETURN_IF_ERROR(modes(dg.fwd.lhs, m.fwd().lhs(), fwd.In(m.fwd(), "lhs")));
@@ -176,8 +177,8 @@ absl::Status CheckPlaces(const DotGeneral& dg, const config::DotGeneral& m, cons
 
 }  // namespace
 
-absl::StatusOr<DotGeneral> Read(const config::DotGeneral& m, const ConfigPath& path, AccumulatorCheck check) {
-  DotGeneral dg;
+absl::StatusOr<DotGeneralConfig> Read(const config::DotGeneral& m, const ConfigPath& path, AccumulatorCheck check) {
+  DotGeneralConfig dg;
   AQT_ASSIGN_OR_RETURN(dg.fwd, Read(m.fwd(), path.In(m, "fwd"), check));
   AQT_ASSIGN_OR_RETURN(dg.dlhs, Read(m.dlhs(), path.In(m, "dlhs"), check));
   AQT_ASSIGN_OR_RETURN(dg.drhs, Read(m.drhs(), path.In(m, "drhs"), check));

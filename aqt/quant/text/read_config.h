@@ -14,8 +14,8 @@ namespace aqt::internal {
 enum class AccumulatorCheck { kHere, kByPlan };
 
 // Without base, schema and presets, which FromProto resolves. Errors as for DotGeneralFromText.
-absl::StatusOr<DotGeneral> Read(const config::DotGeneral& m, const ConfigPath& path,
-                                AccumulatorCheck check = AccumulatorCheck::kHere);
+absl::StatusOr<DotGeneralConfig> Read(const config::DotGeneral& m, const ConfigPath& path,
+                                      AccumulatorCheck check = AccumulatorCheck::kHere);
 absl::StatusOr<Quantizer> Read(const config::Quantizer& m, const ConfigPath& path);
 
 }  // namespace aqt::internal

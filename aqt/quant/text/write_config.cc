@@ -34,7 +34,7 @@ void Write(const Quantizer& q, config::Quantizer* out) {
 
 namespace {
 
-void Write(const Tensor& tensor, config::Tensor* out) {
+void Write(const TensorConfig& tensor, config::Tensor* out) {
   internal::Write(tensor.quantizer, out->mutable_quantizer());
   if (tensor.use_fwd_quant) out->set_use_fwd_quant(true);
   switch (tensor.dequant_mode) {
@@ -48,7 +48,7 @@ void Write(const Tensor& tensor, config::Tensor* out) {
   }
 }
 
-void Write(const DotGeneralRaw& raw, config::DotGeneralRaw* out) {
+void Write(const DotGeneralRawConfig& raw, config::DotGeneralRaw* out) {
   Write(raw.lhs, out->mutable_lhs());
   Write(raw.rhs, out->mutable_rhs());
   out->set_dg_accumulator_dtype(DTypeText(raw.dg_accumulator_dtype));
@@ -85,7 +85,7 @@ void Write(const TensorTiling& tiling, config::TensorTiling* out) {
 
 }  // namespace
 
-void Write(const DotGeneral& dg, config::DotGeneral* out) {
+void Write(const DotGeneralConfig& dg, config::DotGeneral* out) {
   Write(dg.fwd, out->mutable_fwd());
   Write(dg.dlhs, out->mutable_dlhs());
   Write(dg.drhs, out->mutable_drhs());

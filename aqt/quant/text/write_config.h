@@ -8,7 +8,7 @@
 
 namespace aqt::internal {
 
-void Write(const DotGeneral& dg, config::DotGeneral* out);
+void Write(const DotGeneralConfig& dg, config::DotGeneral* out);
 void Write(const Quantizer& q, config::Quantizer* out);
 
 }  // namespace aqt::internal

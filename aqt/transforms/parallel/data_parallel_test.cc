@@ -258,7 +258,8 @@ out %8 data "1"
 }
 
 // Two layers quantized as `config` says, their loss and the gradients with respect to all arguments.
-absl::StatusOr<Program> QuantizedLayers(const DotGeneral& config, Arithmetic arithmetic, absl::Span<const Array> args) {
+absl::StatusOr<Program> QuantizedLayers(const DotGeneralConfig& config, Arithmetic arithmetic,
+                                        absl::Span<const Array> args) {
   const auto fn = [](In in) {
     const Value hidden = ops::Max(ops::MatMul(in[0], in[1]), 0.0);
     const Value y = ops::MatMul(hidden, in[2]);
@@ -277,14 +278,14 @@ absl::StatusOr<Program> QuantizedLayers(const DotGeneral& config, Arithmetic ari
 TEST(DataParallelTest, QuantizedContractionsOfRowsStayWhole) {
   struct Quantization {
     const char* name;
-    DotGeneral config;
+    DotGeneralConfig config;
     Arithmetic arithmetic;
     int processes, forward, backward;  // and the number of remaining contraction operations
   };
-  const DotGeneral nearest = *FullyQuantized({.use_stochastic_rounding = false});
-  const DotGeneral fp8 =
+  const DotGeneralConfig nearest = *FullyQuantized({.use_stochastic_rounding = false});
+  const DotGeneralConfig fp8 =
       *FullyQuantized({.fwd_bits = Bits::E4M3(), .bwd_bits = Bits::E5M2(), .use_stochastic_rounding = false});
-  DotGeneral one_scale = nearest, one_gradient_scale = nearest;
+  DotGeneralConfig one_scale = nearest, one_gradient_scale = nearest;
   one_scale.fwd.lhs.quantizer.calib_shared_axes.per_tensor = true;
   one_gradient_scale.dlhs.lhs.quantizer.calib_shared_axes.per_tensor = true;
   const Quantization cases[] = {

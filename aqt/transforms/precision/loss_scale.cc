@@ -125,7 +125,7 @@ absl::StatusOr<Program> Scaled(const Program& loss, absl::Span<const int> wrt, c
 }  // namespace
 
 Value AllFinite(absl::Span<const Value> values) {
-  Value finite = Operand(1.0).As(DType::kF32);
+  Value finite = ValueOrNumber(1.0).As(DType::kF32);
   for (const Value& x : values) {
     if (!IsFloat(x.dtype())) continue;
     const Value own = ops::ReduceMin(ops::Cast(ops::IsFinite(x), DType::kF32));

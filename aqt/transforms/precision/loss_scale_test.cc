@@ -93,7 +93,7 @@ TEST(DynamicScale, WithoutRedoTheLastResultsAreReturned) {
 TEST(DynamicScale, OtherOutputsMustBeFinite) {
   const Program loss = *Trace(
       [](Values in) {
-        return Outputs{in[0] * in[0], Operand(NAN).As(DType::kF32)};
+        return Outputs{in[0] * in[0], ValueOrNumber(NAN).As(DType::kF32)};
       },
       {{{kX, {DType::kF32, {}}}}});
   Caller caller{*DynamicScaleGrad(loss, {{0}}), InitialScalerState({}), 2};

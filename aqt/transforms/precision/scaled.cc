@@ -26,7 +26,7 @@ namespace {
 
 using ::aqt::internal::Promote;
 
-Value Number(double number, DType dtype) { return Operand(number).As(dtype); }
+Value Number(double number, DType dtype) { return ValueOrNumber(number).As(dtype); }
 
 // a / b, or 0 where b is 0.
 Value SafeDiv(const Value& a, const Value& b) { return ops::Select(ops::Equal(b, 0.0), 0.0, a / b); }

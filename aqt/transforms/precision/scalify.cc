@@ -88,7 +88,7 @@ void LikeInputs(const Program& program, const ScalifyOptions& options, std::vect
     if (scaled == options.scaled_inputs.end()) {
       lane = {.data = internal::Unscaled(lane)};
     } else {
-      lane.scale = lane.scaled() ? ops::Cast(*lane.scale, scaled->second) : Operand(1.0).As(scaled->second);
+      lane.scale = lane.scaled() ? ops::Cast(*lane.scale, scaled->second) : ValueOrNumber(1.0).As(scaled->second);
     }
   }
 }

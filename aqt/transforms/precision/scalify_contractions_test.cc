@@ -80,11 +80,11 @@ std::optional<ContractionProblem> DrawProblem(Draw draw, Random& random) {
     if (!problem.is_float() && operand->num_elements() == 0) return std::nullopt;
     *operand = RandomArray(operand->aval(), random.Next());
   }
-  for (const DotGeneralRaw* raw : {&problem.config.fwd, &problem.config.dlhs, &problem.config.drhs}) {
+  for (const DotGeneralRawConfig* raw : {&problem.config.fwd, &problem.config.dlhs, &problem.config.drhs}) {
     if (raw->dg_accumulator_dtype == DType::kF16) return std::nullopt;
   }
   if (!problem.is_float() && random.Below(3) == 0) {
-    DotGeneral states = problem.config;
+    DotGeneralConfig states = problem.config;
     AddStates(random, states);
     problem.config.fwd = states.fwd;
     if (!std::holds_alternative<ConvDims>(problem.dims)) problem.config = states;
@@ -172,7 +172,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, ScalifyContractions,
 // ---- which operands keep their scales
 
 // [4,8] x [8,4], with f32 scales 2, 4 and, for the gradient of the output, 8; scales of results are not rounded.
-SlotValues StepWithScales(const ContractionDims& dims, const DotGeneral& config,
+SlotValues StepWithScales(const ContractionDims& dims, const DotGeneralConfig& config,
                           ScalePolicy policy = ScalePolicy::kPropagate) {
   const ContractionProblem problem{.config = config,
                                    .dims = dims,
@@ -209,7 +209,7 @@ TEST(ScalesOfContractions, FollowTheRule) {
   const double fwd = 2 * 4 * std::sqrt(8.0), dlhs = 8 * 4 * std::sqrt(4.0), drhs = 8 * 2 * std::sqrt(4.0);
   ExpectScales(StepWithScales(MatMulDims(), {}), fwd, dlhs, drhs);
   ExpectScales(StepWithScales(EinsumDims{"ij,jk->ik"}, {}), fwd, dlhs, drhs);
-  const DotGeneral int8 = *FullyQuantized({.use_stochastic_rounding = false});
+  const DotGeneralConfig int8 = *FullyQuantized({.use_stochastic_rounding = false});
   ExpectScales(StepWithScales(MatMulDims(), int8), fwd, dlhs, drhs);
   ExpectScales(StepWithScales(EinsumDims{"ij,jk->ik"}, int8), fwd, dlhs, drhs);
   ExpectScales(StepWithScales(MatMulDims(), int8, ScalePolicy::kUnscale), 0, 0, 0);
@@ -222,7 +222,7 @@ TEST(ScalesOfContractions, RangesThatDoNotFollow) {
                                DelayedScaling{.amax_history_length = 2}};
   for (const Calibration& calibration : kinds) {
     SCOPED_TRACE(NameOf(calibration));
-    DotGeneral config = *FullyQuantized({.use_stochastic_rounding = false});
+    DotGeneralConfig config = *FullyQuantized({.use_stochastic_rounding = false});
     config.dlhs.rhs.use_fwd_quant = config.drhs.rhs.use_fwd_quant = false;
     config.fwd.lhs.quantizer.calibration = calibration;
     // dlhs does not depend on lhs.

@@ -94,7 +94,7 @@ class Step {
   Value Any() {
     const DType dtype = values_[0].dtype();
     switch (random_() % 8) {
-      case 0: return ops::BroadcastTo(Operand(Special(random_, large_)).As(dtype), kShape);
+      case 0: return ops::BroadcastTo(ValueOrNumber(Special(random_, large_)).As(dtype), kShape);
       case 1: return ops::BroadcastTo(in_[2], kShape);  // a scalar
       case 2: return in_[3];                            // a plain array
       default: return values_[random_() % values_.size()];

@@ -132,7 +132,7 @@ class Rules {
   }
 
   static bool IsEmpty(const Lane& lane) { return lane.data.shape().num_elements() == 0; }
-  static Value Number(double number, DType dtype) { return Operand(number).As(dtype); }
+  static Value Number(double number, DType dtype) { return ValueOrNumber(number).As(dtype); }
   DType ScaleDType(const Lane& lane) const {
     return rules_.scale_dtype.value_or(lane.is_float() ? lane.data.dtype() : DType::kF32);
   }

@@ -103,7 +103,7 @@ TEST(Scalify, Errors) {
 // exp of a known zero is 1; in the original it is 0.
 TEST(Scalify, ExpOfAKnownZero) {
   const Program program = TraceOf([](Values in) {
-    const Value zeros = ops::BroadcastTo(Operand(0.0).As(DType::kF32), {3, 3});
+    const Value zeros = ops::BroadcastTo(ValueOrNumber(0.0).As(DType::kF32), {3, 3});
     return Outputs{ops::Exp(zeros) * in[0]};
   });
   const Array ones = Array::FromSpan<float>(std::vector<float>(9, 1.0f), {3, 3});
@@ -324,7 +324,7 @@ TEST(Scalify, StateKeepsItsForm) {
   const Slot plain{SlotKind::kStat, "plain"};
   const Program step = *Trace(
       [&](Values in) {
-        WriteSlot(kW, ops::BroadcastTo(Operand(2.0).As(DType::kF32), {3, 3}));
+        WriteSlot(kW, ops::BroadcastTo(ValueOrNumber(2.0).As(DType::kF32), {3, 3}));
         WriteSlot(plain, in[2] + in[1]);
         return Outputs{};
       },

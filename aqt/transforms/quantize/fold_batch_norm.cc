@@ -145,7 +145,7 @@ class Folder {
           if (shift.has_value()) shift = *shift * channels;
           break;
         default:  // kDiv
-          factor = (factor.has_value() ? *factor : Operand(1.0).As(channels.dtype())) / channels;
+          factor = (factor.has_value() ? *factor : ValueOrNumber(1.0).As(channels.dtype())) / channels;
           if (shift.has_value()) shift = *shift / channels;
           break;
       }

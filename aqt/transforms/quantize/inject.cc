@@ -146,7 +146,7 @@ class Injector {
   }
 
   // A weight is stored in full. An activation only has a scale to store, if its calibration has state.
-  FreezerMode FreezerOf(const Tensor& tensor, VarId operand) const {
+  FreezerMode FreezerOf(const TensorConfig& tensor, VarId operand) const {
     return from_params_[operand] || !HasState(tensor.quantizer) ? FreezerMode::kValueAndScale : FreezerMode::kScale;
   }
 

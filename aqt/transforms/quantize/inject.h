@@ -47,7 +47,7 @@ struct InjectRule {
   OperandOrigin lhs_origin = OperandOrigin::kAny, rhs_origin = OperandOrigin::kAny;
 
   // How to quantize it; if unset, it stays as it is.
-  std::optional<DotGeneral> dot_general = std::nullopt;
+  std::optional<DotGeneralConfig> dot_general = std::nullopt;
   // See QuantizedDotOptions. If unset, the mode of a quantized side is InjectConfig::param_mode if its operand depends
   // only on parameters; otherwise InjectConfig::data_mode if its calibration has state; otherwise TRAIN. A CALIBRATE
   // without state to update becomes TRAIN.

@@ -77,7 +77,7 @@ void ExpectAsInParts(const InjectConfig& config, int whole) {
 }
 
 TEST(InjectAttentionTest, StaysWithoutARuleForItsProducts) {
-  const DotGeneral int8 = DotGeneralMake(8, 8);
+  const DotGeneralConfig int8 = DotGeneralMake(8, 8);
   ExpectAsInParts(Rules({}), 3);
   ExpectAsInParts(Rules({{.scope = ".*/fc", .dot_general = int8}}), 3);
   ExpectAsInParts(Rules({{.ops = {"einsum"}, .dot_general = int8}}), 3);
@@ -86,7 +86,7 @@ TEST(InjectAttentionTest, StaysWithoutARuleForItsProducts) {
 }
 
 TEST(InjectAttentionTest, GivesWayToARuleForOneOfItsProducts) {
-  const DotGeneral int8 = DotGeneralMake(8, 8);
+  const DotGeneralConfig int8 = DotGeneralMake(8, 8);
   ExpectAsInParts(Rules({{.scope = "layer/qk", .dot_general = int8}}), 1);
   ExpectAsInParts(Rules({{.scope = "qk", .dot_general = int8}}), 2);
   ExpectAsInParts(Rules({{.scope = "layer/qk"}, {.scope = ".*av", .dot_general = int8}}), 0);

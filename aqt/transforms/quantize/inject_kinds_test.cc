@@ -84,10 +84,10 @@ SlotValues Params() {
   return values;
 }
 
-DotGeneral Int8Conv() { return {.fwd = ConvGeneralDilatedMake(1, 8, 8)}; }
+DotGeneralConfig Int8Conv() { return {.fwd = ConvGeneralDilatedMake(1, 8, 8)}; }
 
 // int8 everywhere; weights in the given mode.
-InjectConfig All(QuantMode mode = QuantMode::kTrain, const DotGeneral& config = DotGeneralMake(8, 8)) {
+InjectConfig All(QuantMode mode = QuantMode::kTrain, const DotGeneralConfig& config = DotGeneralMake(8, 8)) {
   InjectConfig inject;
   inject.rules.push_back({.ops = {"conv"}, .dot_general = Int8Conv()});
   inject.rules.push_back({.ops = {"dot_general", "ragged_dot", "einsum"}, .dot_general = config});
@@ -133,7 +133,7 @@ TEST(InjectKindsTest, EachKindIsQuantized) {
 // Where the product is rhs x lhs, the weight is its lhs: all settings are exchanged, and so are the names.
 TEST(InjectKindsTest, OriginsAreThoseOfTheEquation) {
   InjectConfig config;
-  DotGeneral weights = DotGeneralMake(std::nullopt, 8, {.use_fwd_quant = false});
+  DotGeneralConfig weights = DotGeneralMake(std::nullopt, 8, {.use_fwd_quant = false});
   config.rules.push_back({.ops = {"einsum"}, .rhs_origin = OperandOrigin::kParam, .dot_general = weights});
   config.param_mode = QuantMode::kConvert;
   const absl::StatusOr<Program> program = Inject(Traced(), config);

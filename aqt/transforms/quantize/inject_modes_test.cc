@@ -44,7 +44,7 @@ SlotValues Params() {
           {Param("fc2/kernel"), RandomArray({DType::kF32, {4, 5}}, 3)}};
 }
 
-InjectConfig WithModes(const DotGeneral& config, QuantMode weights) {
+InjectConfig WithModes(const DotGeneralConfig& config, QuantMode weights) {
   InjectConfig inject;
   inject.rules.push_back({.rhs_origin = OperandOrigin::kParam, .dot_general = config, .rhs_mode = weights});
   inject.rules.push_back({.lhs_origin = OperandOrigin::kParam, .dot_general = config, .lhs_mode = weights});
@@ -89,7 +89,7 @@ TEST(InjectTest, FoldingTheConvertedProgramGivesTheServingProgram) {
 
 // Only a side that rounds stochastically draws noise: the other one is known without a key.
 TEST(InjectTest, WeightsFoldThoughActivationsDraw) {
-  DotGeneral config = Int8();
+  DotGeneralConfig config = Int8();
   std::get<IntSymmetric>(config.fwd.lhs.quantizer.numerics).noise = Noise();
   const Program program = *Trace([](In in) { return Values{ops::MatMul(in[0], in[1])}; },
                                  {{kX, {DType::kF32, {2, 6}}}, {Param("w"), {DType::kF32, {6, 5}}}});
@@ -104,8 +104,8 @@ TEST(InjectTest, WeightsFoldThoughActivationsDraw) {
 }
 
 // What you train is what you serve: the converting pass, the folded program, and its rows in smaller batches.
-void ExpectServedAsTrained(const DotGeneral& weight_rhs, const DotGeneral& weight_lhs, Arithmetic arithmetic,
-                           int64_t batch) {
+void ExpectServedAsTrained(const DotGeneralConfig& weight_rhs, const DotGeneralConfig& weight_lhs,
+                           Arithmetic arithmetic, int64_t batch) {
   const auto inject = [&](int64_t rows, QuantMode weights) {
     InjectConfig config;
     config.rules.push_back({.rhs_origin = OperandOrigin::kParam, .dot_general = weight_rhs, .rhs_mode = weights});
@@ -144,8 +144,8 @@ void ExpectServedAsTrained(const DotGeneral& weight_rhs, const DotGeneral& weigh
 }
 
 TEST(InjectTest, ServedBitsAreTheTrainedOnes) {
-  const DotGeneral weight_rhs = DotGeneralMake(std::nullopt, 8, {.use_fwd_quant = false});
-  const DotGeneral weight_lhs = DotGeneralMake(8, std::nullopt, {.use_fwd_quant = false});
+  const DotGeneralConfig weight_rhs = DotGeneralMake(std::nullopt, 8, {.use_fwd_quant = false});
+  const DotGeneralConfig weight_lhs = DotGeneralMake(8, std::nullopt, {.use_fwd_quant = false});
   for (const Arithmetic arithmetic : {Arithmetic::kXlaCompatible, Arithmetic::kIeee}) {
     for (const int64_t batch : {1, 7, 32}) {
       ExpectServedAsTrained(FullyQuantized(), FullyQuantized(), arithmetic, batch);
@@ -187,7 +187,7 @@ TEST(InjectTest, AMissingFrozenTensorIsNamed) {
 
 // The scale of activations comes from their statistics: a conversion without them would freeze nothing.
 TEST(InjectTest, AConversionNeedsItsStatistics) {
-  DotGeneral config = Int8();
+  DotGeneralConfig config = Int8();
   config.fwd.lhs.quantizer.calibration = MeanOfAbsMax{};
   InjectConfig inject;
   inject.rules.push_back({.scope = "mlp/fc1", .dot_general = config});

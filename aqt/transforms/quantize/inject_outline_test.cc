@@ -57,7 +57,8 @@ TEST(ReportInjection, IsWhatInjectReports) {
   const Program program = Traced();
   std::vector<InjectConfig> configs(5);
   configs[0].rules.push_back({.name = "none", .scope = "elsewhere", .dot_general = DotGeneralMake(8, 8)});
-  configs[1].rules.push_back({.ops = {"conv"}, .dot_general = DotGeneral{.fwd = ConvGeneralDilatedMake(1, 8, 4)}});
+  configs[1].rules.push_back(
+      {.ops = {"conv"}, .dot_general = DotGeneralConfig{.fwd = ConvGeneralDilatedMake(1, 8, 4)}});
   configs[2].rules.push_back({.scope = "net/a b",
                               .ops = {"dot_general", "einsum", "ragged_dot"},
                               .rhs_origin = OperandOrigin::kParam,
@@ -84,7 +85,7 @@ TEST(ReportInjection, IsWhatInjectReports) {
 TEST(ReportInjection, KindByKind) {
   InjectConfig config;
   config.rules.push_back(
-      {.name = "convs", .ops = {"conv"}, .dot_general = DotGeneral{.fwd = ConvGeneralDilatedMake(1, 8, 4)}});
+      {.name = "convs", .ops = {"conv"}, .dot_general = DotGeneralConfig{.fwd = ConvGeneralDilatedMake(1, 8, 4)}});
   config.rules.push_back({.rhs_origin = OperandOrigin::kParam, .dot_general = DotGeneralMake(8, 8)});
   config.param_mode = QuantMode::kConvert;
   const absl::StatusOr<InjectReport> report = ReportInjection(ToText(Traced()), config);

@@ -63,13 +63,13 @@ absl::Status ReadMode(bool has, int number, const Place& place, std::optional<Qu
 
 // How a rule quantizes. An accumulator dtype that does not fit is an error, except in a rule only for convolutions,
 // which ignore it.
-absl::StatusOr<DotGeneral> ReadDotGeneral(const config::InjectRule& message, const std::vector<std::string>& ops,
-                                          const Compat& compat, const Place& place) {
-  absl::StatusOr<DotGeneral> checked = FromProto(message.dot_general(), place.In(message, "dot_general"));
+absl::StatusOr<DotGeneralConfig> ReadDotGeneral(const config::InjectRule& message, const std::vector<std::string>& ops,
+                                                const Compat& compat, const Place& place) {
+  absl::StatusOr<DotGeneralConfig> checked = FromProto(message.dot_general(), place.In(message, "dot_general"));
   const auto is_conv = [](const std::string& op) { return op == "conv"; };
   const bool ignored = compat.conv_ignores_accumulator_dtype && std::all_of(ops.begin(), ops.end(), is_conv);
   if (checked.ok() || !ignored) return checked;
-  absl::StatusOr<DotGeneral> planned = PlannedFromProto(message.dot_general());
+  absl::StatusOr<DotGeneralConfig> planned = PlannedFromProto(message.dot_general());
   return planned.ok() ? std::move(planned) : std::move(checked);  // whose error has a place
 }
 

@@ -184,7 +184,7 @@ out %3 data "0"
 TEST(InjectProtoTest, PresetsAreWhatCppBuilds) {
   const InjectRule head{.name = "output head", .scope = "(.*/)?(logits|head|lm_head|output)"};
   const InjectRule rest{.name = "everything else", .dot_general = FullyQuantized()};
-  DotGeneral int4_weights = FullyQuantized();
+  DotGeneralConfig int4_weights = FullyQuantized();
   SetNumerics(int4_weights.fwd, NumericsFromBits(8), NumericsFromBits(4));
   const InjectRule feed_forward{.name = "feed-forward layers",
                                 .scope = "(.*/)?(mlp|ffn|feed_forward)(/.*)?",
@@ -194,7 +194,7 @@ TEST(InjectProtoTest, PresetsAreWhatCppBuilds) {
       .name = "convolutions", .ops = {"conv"}, .dot_general = DotGeneralMake(8, 8, {.use_fwd_quant = false})};
   const InjectRule others{
       .name = "other contractions", .ops = {"dot_general", "einsum", "ragged_dot"}, .dot_general = FullyQuantized()};
-  DotGeneral rotated = FullyQuantized();
+  DotGeneralConfig rotated = FullyQuantized();
   rotated.fwd.hadamard = Hadamard{.block = 64};
   const InjectRule weights{
       .name = "weights", .ops = {"dot_general", "einsum"}, .rhs_origin = OperandOrigin::kParam, .dot_general = rotated};

@@ -67,7 +67,7 @@ int RuleMatcher::Find(const Candidate& candidate) const {
   return -1;
 }
 
-QuantMode ModeOf(const InjectConfig& config, const std::optional<QuantMode>& mode, const Tensor& tensor,
+QuantMode ModeOf(const InjectConfig& config, const std::optional<QuantMode>& mode, const TensorConfig& tensor,
                  bool from_params) {
   if (mode.has_value()) return *mode;
   if (std::holds_alternative<NoNumerics>(tensor.quantizer.numerics)) return QuantMode::kTrain;
@@ -78,7 +78,7 @@ QuantMode ModeOf(const InjectConfig& config, const std::optional<QuantMode>& mod
 
 std::string DescribeSide(const InjectConfig& config, const InjectRule& rule, Side side, bool from_params) {
   const bool is_lhs = side == Side::kLhs;
-  const Tensor& tensor = is_lhs ? rule.dot_general->fwd.lhs : rule.dot_general->fwd.rhs;
+  const TensorConfig& tensor = is_lhs ? rule.dot_general->fwd.lhs : rule.dot_general->fwd.rhs;
   const QuantMode mode = ModeOf(config, is_lhs ? rule.lhs_mode : rule.rhs_mode, tensor, from_params);
   return absl::StrCat(Describe(tensor.quantizer.numerics), mode == QuantMode::kTrain ? "" : " in ",
                       mode == QuantMode::kTrain ? "" : ToString(mode));

@@ -45,7 +45,7 @@ class RuleMatcher {
 };
 
 // The mode of one side of a contraction that a rule quantizes with this tensor; `mode` is the rule's.
-QuantMode ModeOf(const InjectConfig& config, const std::optional<QuantMode>& mode, const Tensor& tensor,
+QuantMode ModeOf(const InjectConfig& config, const std::optional<QuantMode>& mode, const TensorConfig& tensor,
                  bool from_params);
 
 // The effect of `rule` on a side: "int8:s8", "int8:s8 in QUANT_MODE_CONVERT", "float".

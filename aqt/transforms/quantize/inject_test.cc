@@ -62,7 +62,7 @@ out %11 data "logits"
 // A rule for layers of one kind names their axes, with negative ones counting from the end; the batch may have any
 // extent.
 TEST(InjectTest, Tiles) {
-  DotGeneral tiled = Int8();
+  DotGeneralConfig tiled = Int8();
   tiled.tiling = DotTiling{.lhs = {.contraction_axes = {{.axis = -1, .tile_size = 3}}},
                            .rhs = {.contraction_axes = {{.axis = 0, .tile_size = 3}}}};
   InjectConfig config;

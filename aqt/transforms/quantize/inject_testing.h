@@ -49,9 +49,9 @@ inline Program Traced(int64_t batch) {
 }
 
 // Forward in int8, gradients in float: no key.
-inline DotGeneral Int8() { return DotGeneralMake(8, 8); }
+inline DotGeneralConfig Int8() { return DotGeneralMake(8, 8); }
 
-inline InjectConfig All(const DotGeneral& config) {
+inline InjectConfig All(const DotGeneralConfig& config) {
   InjectConfig inject;
   inject.rules.push_back({.scope = "mlp/.*", .dot_general = config});
   return inject;

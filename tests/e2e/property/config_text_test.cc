@@ -55,9 +55,9 @@ class Generator {
  public:
   explicit Generator(uint64_t seed) : random_(seed) {}
 
-  DotGeneral Config() {
-    DotGeneral config{.fwd = Raw(), .dlhs = Raw(), .drhs = Raw()};
-    for (DotGeneralRaw* raw : {&config.dlhs, &config.drhs}) {
+  DotGeneralConfig Config() {
+    DotGeneralConfig config{.fwd = Raw(), .dlhs = Raw(), .drhs = Raw()};
+    for (DotGeneralRawConfig* raw : {&config.dlhs, &config.drhs}) {
       raw->rhs.use_fwd_quant = OneIn(4);
       if (OneIn(4)) raw->local_aqt = Local();
     }
@@ -147,8 +147,8 @@ class Generator {
     return calibration;
   }
 
-  aqt::Tensor SomeTensor() {
-    aqt::Tensor tensor;
+  aqt::TensorConfig SomeTensor() {
+    aqt::TensorConfig tensor;
     Quantizer& q = tensor.quantizer;
     q.numerics = SomeNumerics();
     if (OneIn(6)) q.calib_shared_axes.per_tensor = true;
@@ -185,8 +185,8 @@ class Generator {
     return {.contraction_axis_shard_size = int64_t{1} << random_.Below(60), .tile_largest_shape = true};
   }
 
-  DotGeneralRaw Raw() {
-    DotGeneralRaw raw{.lhs = SomeTensor(), .rhs = SomeTensor()};
+  DotGeneralRawConfig Raw() {
+    DotGeneralRawConfig raw{.lhs = SomeTensor(), .rhs = SomeTensor()};
     raw.dg_accumulator_dtype = OneIn(9) ? DType::kS32 : Float();
     if (OneIn(9)) {
       raw.hadamard = Hadamard{.block = int64_t{2} << random_.Below(12)};
@@ -206,10 +206,10 @@ class Generator {
 TEST(ConfigText, RandomConfigurationsComeBack) {
   int64_t legal = 0;
   for (int64_t i = 0; i < 1000 * kThousands; ++i) {
-    const DotGeneral config = Generator(static_cast<uint64_t>(kSeed * 1000003 + i)).Config();
-    const absl::StatusOr<DotGeneral> from_proto = FromProto(ToProto(config));
+    const DotGeneralConfig config = Generator(static_cast<uint64_t>(kSeed * 1000003 + i)).Config();
+    const absl::StatusOr<DotGeneralConfig> from_proto = FromProto(ToProto(config));
     const std::string text = ToText(config);
-    const absl::StatusOr<DotGeneral> from_text = DotGeneralFromText(text);
+    const absl::StatusOr<DotGeneralConfig> from_text = DotGeneralFromText(text);
     ASSERT_EQ(from_proto.ok(), from_text.ok()) << i << from_proto.status() << from_text.status();
     if (!from_proto.ok()) {
       // The same message, after the position.
@@ -331,7 +331,7 @@ TEST(ConfigText, ChangedContractionsAreReadOrRefusedWithAPosition) {
     if (DotGeneralFromText(text).ok()) texts.push_back(text);
   }
   ExpectReadOrRefused(texts, [](absl::string_view text) {
-    const absl::StatusOr<DotGeneral> config = DotGeneralFromText(text, "t");
+    const absl::StatusOr<DotGeneralConfig> config = DotGeneralFromText(text, "t");
     if (!config.ok()) return config.status();
     EXPECT_TRUE(*DotGeneralFromText(ToText(*config)) == *config) << text;
     return absl::OkStatus();

@@ -35,10 +35,10 @@ namespace {
 const DotDims kBatched = {.lhs_contracting = {2}, .rhs_contracting = {1}, .lhs_batch = {0}, .rhs_batch = {0}};
 
 // A forward contraction of integers in floating point containers, which every mode accepts, with power-of-two scales.
-DotGeneral PowersOfTwo(int bits, bool per_tensor, std::pair<DequantMode, CalibrationMode> lhs,
-                       std::pair<DequantMode, CalibrationMode> rhs) {
-  DotGeneral config;
-  for (Tensor* tensor : {&config.fwd.lhs, &config.fwd.rhs}) {
+DotGeneralConfig PowersOfTwo(int bits, bool per_tensor, std::pair<DequantMode, CalibrationMode> lhs,
+                             std::pair<DequantMode, CalibrationMode> rhs) {
+  DotGeneralConfig config;
+  for (TensorConfig* tensor : {&config.fwd.lhs, &config.fwd.rhs}) {
     tensor->quantizer.numerics = IntSymmetric{.bits = bits, .dtype = std::nullopt};
     tensor->quantizer.calib_shared_axes.per_tensor = per_tensor;
     tensor->quantizer.calibration = AbsMax{.po2_scale = true};
@@ -59,7 +59,7 @@ TEST(DotGeneral, DequantModesAgreeForPowersOfTwo) {
     // The scale of another operand cannot be multiplied into f16, and sums of 8 bits overflow there.
     const int bits = dtype == DType::kF16 ? 4 : 8;
     const Array lhs = RandomArray(dtype, {2, 9, 90}, 1, 3), rhs = RandomArray(dtype, {2, 90, 7}, 2, 0.1f);
-    const auto run = [&](const DotGeneral& config) {
+    const auto run = [&](const DotGeneralConfig& config) {
       absl::StatusOr<Array> out = QuantizedDotGeneral(config, lhs, rhs, kBatched);
       EXPECT_TRUE(out.ok()) << out.status();
       return std::move(out).value_or(Array::Scalar(0.0f));
@@ -67,8 +67,8 @@ TEST(DotGeneral, DequantModesAgreeForPowersOfTwo) {
     std::vector<Modes> all{output, this_input, this_remaining};
     if (dtype != DType::kF16) all.push_back(other);
     const Array want = run(PowersOfTwo(bits, true, output, output));
-    DotGeneral packed = DotGeneralMake(bits, bits, {.use_fwd_quant = false});
-    for (Tensor* tensor : {&packed.fwd.lhs, &packed.fwd.rhs}) {
+    DotGeneralConfig packed = DotGeneralMake(bits, bits, {.use_fwd_quant = false});
+    for (TensorConfig* tensor : {&packed.fwd.lhs, &packed.fwd.rhs}) {
       tensor->quantizer.calibration = AbsMax{.po2_scale = true};
       tensor->quantizer.calib_shared_axes.per_tensor = true;
     }
@@ -184,8 +184,8 @@ TEST(DotGeneral, QuantizationIsPassedStraightThrough) {
     for (const Bits bits : {Bits(8), Bits(4), Bits(1), Bits(12), Bits::E4M3()}) {
       for (const bool use_fwd_quant : {false, true}) {
         for (const bool clip_gradient : {false, true}) {
-          DotGeneral config = DotGeneralMake(bits, bits, {.use_fwd_quant = use_fwd_quant});
-          for (Tensor* tensor : {&config.fwd.lhs, &config.fwd.rhs}) {
+          DotGeneralConfig config = DotGeneralMake(bits, bits, {.use_fwd_quant = use_fwd_quant});
+          for (TensorConfig* tensor : {&config.fwd.lhs, &config.fwd.rhs}) {
             tensor->quantizer.calibration = AbsMax{.clipping_scale = 0.5};
             auto* integer = std::get_if<IntSymmetric>(&tensor->quantizer.numerics);
             if (integer != nullptr) integer->clip_gradient = clip_gradient;
@@ -204,7 +204,7 @@ TEST(DotGeneral, QuantizationIsPassedStraightThrough) {
             saved_lhs = Cast(*q_lhs.qvalue, dtype);
             saved_rhs = Cast(*q_rhs.qvalue, dtype);
           }
-          const DotGeneral plain = DefaultUnquantizedConfig();
+          const DotGeneralConfig plain = DefaultUnquantizedConfig();
           const Array dlhs = *QuantizedDotGeneral(plain, g_for_lhs, saved_rhs, dlhs_dims);
           const Array drhs = *QuantizedDotGeneral(plain, saved_lhs, g_for_rhs, drhs_dims);
           const Array lhs_mask = Mask(config.fwd.lhs.quantizer, lhs, 1),

@@ -102,11 +102,11 @@ TEST(Memory, OfQuantizedTensors) {
 }
 
 TEST(Memory, OfDotGeneral) {
-  DotGeneral tiled = DotGeneralMake(8, 8, {.bwd_bits = 8});
+  DotGeneralConfig tiled = DotGeneralMake(8, 8, {.bwd_bits = 8});
   tiled.tiling = *DotTilingFromEinsum("ab,bc->ac", {{'b', 4}});
-  const std::vector<DotGeneral> configs = {DotGeneralMake(8, 8, {.bwd_bits = 8}), DotGeneralMake(4, 4),
-                                           DotGeneralMake(std::nullopt, 8), DefaultUnquantizedConfig(),
-                                           *FullyQuantized({.use_stochastic_rounding = false})};
+  const std::vector<DotGeneralConfig> configs = {DotGeneralMake(8, 8, {.bwd_bits = 8}), DotGeneralMake(4, 4),
+                                                 DotGeneralMake(std::nullopt, 8), DefaultUnquantizedConfig(),
+                                                 *FullyQuantized({.use_stochastic_rounding = false})};
   const std::vector<Shape> extents = {{3, 8, 5}, {0, 8, 5}, {3, 0, 5}, {3, 8, 0}, {1, 1, 1}, {67, 40, 33}};
   for (const Shape& e : extents) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
@@ -126,14 +126,14 @@ TEST(Memory, OfDotGeneral) {
 
 // Zeros off a diagonal, sums, rows of no group, positions without a product.
 TEST(Memory, OfOtherContractions) {
-  const DotGeneral config = DotGeneralMake(8, 8);
+  const DotGeneralConfig config = DotGeneralMake(8, 8);
   for (const char* equation : {"ab,bc->ca", "aa,ab->b", "ab,bc->c", "ab,cd->bd"}) {
     const Array lhs = RandomArray({DType::kF32, {4, 4}}, 1), rhs = RandomArray({DType::kF32, {4, 4}}, 2);
     const Array g =
         RandomArray({DType::kF32, EinsumPlan::Make(equation, config, lhs.aval(), rhs.aval())->out_aval().shape}, 3);
     ExpectWritesAll(equation, [&] { return List(QuantizedEinsumWithGradients(equation, config, lhs, rhs, g)); });
   }
-  for (const DotGeneral& ragged : {config, DefaultUnquantizedConfig()}) {
+  for (const DotGeneralConfig& ragged : {config, DefaultUnquantizedConfig()}) {
     for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{2, 0, 3}, {0, 0, 0}}) {
       const Array lhs = RandomArray({DType::kF32, {7, 8}}, 1), rhs = RandomArray({DType::kF32, {3, 8, 5}}, 2);
       const Array g = RandomArray({DType::kF32, {7, 5}}, 3);
@@ -143,7 +143,7 @@ TEST(Memory, OfOtherContractions) {
   for (const auto& [x, kernel] : std::vector<std::pair<Shape, Shape>>{
            {{2, 7, 3}, {3, 3, 4}}, {{0, 7, 3}, {3, 3, 4}}, {{2, 7, 0}, {3, 0, 4}}, {{2, 2, 3}, {3, 3, 4}}}) {
     for (const Bits bits : {Bits(8), Bits(std::nullopt)}) {
-      const DotGeneralRaw raw = ConvGeneralDilatedMake(1, bits, bits);
+      const DotGeneralRawConfig raw = ConvGeneralDilatedMake(1, bits, bits);
       const Array lhs = RandomArray({DType::kF32, x}, 1), rhs = RandomArray({DType::kF32, kernel}, 2);
       const absl::StatusOr<ConvGeneralPlan> plan = ConvGeneralPlan::Make(raw, lhs.aval(), rhs.aval(), {});
       ASSERT_TRUE(plan.ok()) << x << " " << kernel << " " << plan.status();

@@ -14,18 +14,18 @@ namespace aqt::internal {
 namespace {
 
 // use_fwd_quant is set on the rhs of a backward pass; `side` is the forward operand that it refers to.
-absl::Status CheckUseFwdQuant(const DotGeneral& config, Side side) {
+absl::Status CheckUseFwdQuant(const DotGeneralConfig& config, Side side) {
   const bool lhs = side == Side::kLhs;
-  const DotGeneralRaw& backward = lhs ? config.drhs : config.dlhs;
+  const DotGeneralRawConfig& backward = lhs ? config.drhs : config.dlhs;
   if (!backward.rhs.use_fwd_quant) return absl::OkStatus();
   return Annotate(ValidateUseFwdQuant(config.fwd, side), lhs ? "drhs.rhs" : "dlhs.rhs");
 }
 
-absl::Status CheckFlagPlaces(const DotGeneral& config, PlanPasses passes) {
-  const std::pair<const char*, const Tensor*> places[] = {{"fwd.lhs", &config.fwd.lhs},
-                                                          {"fwd.rhs", &config.fwd.rhs},
-                                                          {"dlhs.lhs", &config.dlhs.lhs},
-                                                          {"drhs.lhs", &config.drhs.lhs}};
+absl::Status CheckFlagPlaces(const DotGeneralConfig& config, PlanPasses passes) {
+  const std::pair<const char*, const TensorConfig*> places[] = {{"fwd.lhs", &config.fwd.lhs},
+                                                                {"fwd.rhs", &config.fwd.rhs},
+                                                                {"dlhs.lhs", &config.dlhs.lhs},
+                                                                {"drhs.lhs", &config.drhs.lhs}};
   for (const auto& [name, tensor] : places) {
     if (passes == PlanPasses::kForwardOnly && tensor != &config.fwd.lhs && tensor != &config.fwd.rhs) continue;
     if (!tensor->use_fwd_quant) continue;
@@ -80,7 +80,7 @@ GradientGeometry GradientGeometryOf(const ContractionShape& shape, const Product
 
 }  // namespace
 
-absl::StatusOr<ContractionPlan> ContractionPlan::Make(const DotGeneral& config, ContractionShape shape,
+absl::StatusOr<ContractionPlan> ContractionPlan::Make(const DotGeneralConfig& config, ContractionShape shape,
                                                       const PlanOptions& options) {
   AQT_RETURN_IF_ERROR(Validate(options));
   AQT_RETURN_IF_ERROR(CheckFlagPlaces(config, options.passes));

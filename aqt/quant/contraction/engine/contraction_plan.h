@@ -63,11 +63,11 @@ struct CallKeys : Context {
 
 class ContractionPlan {
  public:
-  static absl::StatusOr<ContractionPlan> Make(const DotGeneral& config, ContractionShape shape,
+  static absl::StatusOr<ContractionPlan> Make(const DotGeneralConfig& config, ContractionShape shape,
                                               const PlanOptions& options);
 
   const ContractionShape& shape() const { return shape_; }
-  const DotGeneral& config() const { return config_; }
+  const DotGeneralConfig& config() const { return config_; }
   const PlanOptions& options() const { return options_; }
   const ProductPlan& forward() const { return fwd_; }
   // The gradient of `side`, if the plan has gradients.
@@ -110,7 +110,7 @@ class ContractionPlan {
   int64_t CountScratch() const;
 
   const Aval& operand(Side side) const { return side == Side::kLhs ? shape_.lhs : shape_.rhs; }
-  const DotGeneralRaw& raw(Pass pass) const {
+  const DotGeneralRawConfig& raw(Pass pass) const {
     return pass == Pass::kFwd ? config_.fwd : pass == Pass::kDlhs ? config_.dlhs : config_.drhs;
   }
   // The gradient that reads `side` as its other operand.
@@ -168,7 +168,7 @@ class ContractionPlan {
 
   // Identity token: unique among plans while an operand prepared by this plan exists.
   std::shared_ptr<const void> identity_ = std::make_shared<const char>();
-  DotGeneral config_;
+  DotGeneralConfig config_;
   PlanOptions options_;
   ContractionShape shape_;
   std::string tensor_name_[2];  // "DotGeneral: the tensor for fwd.lhs"

@@ -1,7 +1,7 @@
 #ifndef AQT_QUANT_CONTRACTION_ENGINE_DOT_TILING_H_
 #define AQT_QUANT_CONTRACTION_ENGINE_DOT_TILING_H_
 
-// The geometry of a tiled contraction (DotGeneral::tiling in config.h), and of LocalAqt. Internal.
+// The geometry of a tiled contraction (DotGeneralConfig::tiling in config.h), and of LocalAqt. Internal.
 //
 // Operands are viewed, without a copy, in the shapes of a contraction whose batch axes are the tiles:
 //   lhs [rhs tiles..., axes of lhs; a tiled one as (count, size) in its place]     rhs likewise

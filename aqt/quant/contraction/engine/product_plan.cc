@@ -80,7 +80,7 @@ absl::StatusOr<DType> DenseAccumulator(const ProductPlan& plan, std::optional<DT
 }
 
 // LocalAqt as a tiling of the operands; null without it.
-absl::StatusOr<std::optional<TiledDot>> LocalTiling(Pass pass, const DotGeneralRaw& config, const DotDims& dims,
+absl::StatusOr<std::optional<TiledDot>> LocalTiling(Pass pass, const DotGeneralRawConfig& config, const DotDims& dims,
                                                     const Shape& lhs, const Shape& rhs) {
   if (!config.local_aqt.has_value()) return std::optional<TiledDot>();
   for (const Side side : kSides) {
@@ -254,7 +254,7 @@ absl::Status ProductPlan::CheckScale(Side s, const ArrayRef& scale) const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<ProductPlan> MakeProductPlan(Pass pass, const DotGeneralRaw& config, const Aval& lhs_in,
+absl::StatusOr<ProductPlan> MakeProductPlan(Pass pass, const DotGeneralRawConfig& config, const Aval& lhs_in,
                                             const Aval& rhs_in, ProductGeometry geometry, std::optional<TiledDot> tiled,
                                             const PlanOptions& options) {
   ProductPlan plan;
@@ -283,7 +283,7 @@ absl::StatusOr<ProductPlan> MakeProductPlan(Pass pass, const DotGeneralRaw& conf
   plan.lhs_mid_alpha = config.lhs_mid_alpha;
   plan.rhs_mid_alpha = config.rhs_mid_alpha;
   for (const Side side : kSides) {
-    const Tensor& tensor = side == Side::kLhs ? config.lhs : config.rhs;
+    const TensorConfig& tensor = side == Side::kLhs ? config.lhs : config.rhs;
     const Aval& x = side == Side::kLhs ? lhs : rhs;
     OperandAxes axes = AxesOf(plan.geometry, side, x.shape.rank());
     const Axes shared = CalibrationAxes(tensor.calibration_mode, axes);

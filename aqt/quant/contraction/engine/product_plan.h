@@ -90,8 +90,8 @@ struct ProductPlan {
 
 // Checks everything that does not depend on data. Operands have the dtype `lhs.dtype`. Messages begin with the pass.
 // `tiled` is the tiling of `geometry.dims` and excludes a LocalAqt.
-absl::StatusOr<ProductPlan> MakeProductPlan(Pass pass, const DotGeneralRaw& config, const Aval& lhs, const Aval& rhs,
-                                            ProductGeometry geometry, std::optional<TiledDot> tiled,
+absl::StatusOr<ProductPlan> MakeProductPlan(Pass pass, const DotGeneralRawConfig& config, const Aval& lhs,
+                                            const Aval& rhs, ProductGeometry geometry, std::optional<TiledDot> tiled,
                                             const PlanOptions& options);
 
 struct ProductCall {

@@ -29,7 +29,7 @@ Axes CalibrationAxes(CalibrationMode mode, const OperandAxes& axes) {
   return mode == CalibrationMode::kContractingAxis ? axes.k : axes.rows;
 }
 
-absl::StatusOr<SidePlan> MakeSidePlan(Pass pass, Side side, const Tensor& tensor, const Aval& x, OperandAxes axes,
+absl::StatusOr<SidePlan> MakeSidePlan(Pass pass, Side side, const TensorConfig& tensor, const Aval& x, OperandAxes axes,
                                       absl::Span<const int64_t> shared, const Semantics& semantics) {
   SidePlan plan;
   plan.config = tensor;

@@ -34,7 +34,7 @@ namespace aqt::internal {
 
 // The plan of one operand.
 struct SidePlan {
-  Tensor config;
+  TensorConfig config;
   Aval x;                             // tiled, if there is a tiling
   OperandAxes axes;                   // by their role in the product; empty for a convolution
   std::optional<QuantizeSpec> spec;   // null: not quantized
@@ -42,7 +42,7 @@ struct SidePlan {
   // How the vector kernels quantize it; null if they cannot. `row_scales`: whether they also find the scales.
   std::optional<kernels::QuantizeStep> step;
   FusedScales row_scales = FusedScales::kNo;
-  int64_t hadamard_block = 0;  // of DotGeneralRaw::hadamard; 0: not rotated
+  int64_t hadamard_block = 0;  // of DotGeneralRawConfig::hadamard; 0: not rotated
 
   bool is_quantized() const { return spec.has_value(); }
   // Whether scales and qvalues are found while packing for a product that fuses, without a float array.
@@ -58,7 +58,7 @@ Axes CalibrationAxes(CalibrationMode mode, const OperandAxes& axes);
 
 // `shared` axes share a scale unless the quantizer names others. Checks everything that depends neither on data nor on
 // the other operand; messages begin with PASS.SIDE.
-absl::StatusOr<SidePlan> MakeSidePlan(Pass pass, Side side, const Tensor& tensor, const Aval& x, OperandAxes axes,
+absl::StatusOr<SidePlan> MakeSidePlan(Pass pass, Side side, const TensorConfig& tensor, const Aval& x, OperandAxes axes,
                                       absl::Span<const int64_t> shared, const Semantics& semantics);
 
 // Multiplies the sparsity mask into the qvalue and removes it: a product reads qvalue * mask, and dequantizing gives

@@ -1,7 +1,7 @@
 #ifndef AQT_QUANT_CONTRACTION_ENGINE_ROTATE_H_
 #define AQT_QUANT_CONTRACTION_ENGINE_ROTATE_H_
 
-// DotGeneralRaw::hadamard on arrays, outside of the fused kernels. Internal.
+// DotGeneralRawConfig::hadamard on arrays, outside of the fused kernels. Internal.
 
 #include <cstdint>
 

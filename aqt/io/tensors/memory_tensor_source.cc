@@ -1,10 +1,11 @@
-#include "aqt/io/tensors/memory_source.h"
+#include "aqt/io/tensors/memory_tensor_source.h"
 
 #include <cstring>
 
 namespace aqt::io {
 
-MemorySource::MemorySource(std::string name, std::vector<std::pair<std::string, Array>> arrays, Metadata metadata) {
+MemoryTensorSource::MemoryTensorSource(std::string name, std::vector<std::pair<std::string, Array>> arrays,
+                                       Metadata metadata) {
   std::vector<TensorInfo> tensors;
   for (auto& [tensor, array] : arrays) {
     TensorInfo info;
@@ -19,7 +20,7 @@ MemorySource::MemorySource(std::string name, std::vector<std::pair<std::string, 
   SetContents(name, {{name, name, std::move(metadata)}}, std::move(tensors));
 }
 
-absl::Status MemorySource::ReadBytes(const TensorInfo& tensor, int64_t offset, absl::Span<uint8_t> dst) const {
+absl::Status MemoryTensorSource::ReadBytes(const TensorInfo& tensor, int64_t offset, absl::Span<uint8_t> dst) const {
   const int64_t bytes = static_cast<int64_t>(dst.size());
   int64_t largest = largest_read_;
   while (bytes > largest && !largest_read_.compare_exchange_weak(largest, bytes)) {

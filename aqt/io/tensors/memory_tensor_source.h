@@ -1,5 +1,5 @@
-#ifndef AQT_IO_TENSORS_MEMORY_SOURCE_H_
-#define AQT_IO_TENSORS_MEMORY_SOURCE_H_
+#ifndef AQT_IO_TENSORS_MEMORY_TENSOR_SOURCE_H_
+#define AQT_IO_TENSORS_MEMORY_TENSOR_SOURCE_H_
 
 // A TensorSource in memory, for tests.
 
@@ -16,10 +16,10 @@
 
 namespace aqt::io {
 
-class MemorySource final : public TensorSource {
+class MemoryTensorSource final : public TensorSource {
  public:
   // Arrays with distinct names and dtypes that files support, in one shard called `name`.
-  MemorySource(std::string name, std::vector<std::pair<std::string, Array>> arrays, Metadata metadata = {});
+  MemoryTensorSource(std::string name, std::vector<std::pair<std::string, Array>> arrays, Metadata metadata = {});
 
   // The largest number of bytes requested by one ReadBytes.
   int64_t largest_read() const { return largest_read_; }
@@ -33,4 +33,4 @@ class MemorySource final : public TensorSource {
 
 }  // namespace aqt::io
 
-#endif  // AQT_IO_TENSORS_MEMORY_SOURCE_H_
+#endif  // AQT_IO_TENSORS_MEMORY_TENSOR_SOURCE_H_
