@@ -18,7 +18,7 @@ def _room(holds, uses="", testonly=False):
 
 
 # Folders with rooms. In `uses` such a folder stands for all its rooms, except those for tests. A house may also be a room itself.
-HOUSES = ("aqt/core", "aqt/graph", "aqt/io", "aqt/kernels", "aqt/nn", "aqt/ops", "aqt/quant", "aqt/runtime", "aqt/transforms",
+HOUSES = ("aqt/core", "aqt/graph", "aqt/io", "aqt/kernels", "aqt/models", "aqt/nn", "aqt/ops", "aqt/quant", "aqt/runtime", "aqt/transforms",
           "serving")
 
 ROOMS = {
@@ -83,7 +83,9 @@ ROOMS = {
     "aqt/nn/serve": _room("trained models made ready to answer", "aqt/nn/layers aqt/transforms aqt/runtime"),
     "aqt/nn/train": _room("optimizers, trainer, files of training state", "aqt/nn/layers aqt/transforms aqt/runtime aqt/io"),
     "aqt/nn/weights": _room("parameters from checkpoints", "aqt/nn/layers aqt/io aqt/stored"),
-    "aqt/models": _room("models of known architectures, built from their folders", "aqt/nn aqt/io aqt/stored aqt/tokenizers"),
+    "aqt/models/families": _room("architectures: one file per family of models, and the layers that they share", "aqt/nn aqt/io"),
+    "aqt/models": _room("models built from their folders: architecture, weights, pooling, heads", "aqt/models/families aqt/stored"),
+    "aqt/models/text": _room("from text to embeddings and classes: a tokenizer with a model", "aqt/models aqt/tokenizers"),
     "aqt/jax": _room("JAX: handlers for XLA, and the Python package `aqt_native` ([jax.md](../jax.md)); its targets are manual",
                      "aqt/runtime aqt/io"),
     "aqt/testing": _room("test code shared by several rooms", "aqt/nn", testonly=True),
@@ -94,16 +96,24 @@ ROOMS = {
                               "serving/formats configs"),
     "serving/plan": _room("the decision for each tensor: configuration, rules, plan", "serving/families"),
     "serving/convert": _room("conversion, verification and inspection of checkpoints", "serving/plan aqt/stored aqt/gguf"),
+    "serving/compare": _room("what a checkpoint holds, and how it differs from another", "serving/convert"),
     "serving/gguf": _room("GGUF files with other types: rules, and the conversion", "serving/convert aqt/gguf"),
     "serving/engine": _room("models that answer requests on many threads ([serving-engine.md](../serving-engine.md))",
                             "serving/tools aqt/models"),
-    "serving/http": _room("models behind HTTP ([serving-http.md](../serving-http.md))", "serving/tools serving/engine"),
+    "serving/http/wire": _room("HTTP: messages, parsing, the server", "aqt/core"),
+    "serving/http/api": _room("the endpoints, and the models that they ask", "serving/http/wire serving/tools aqt/models"),
+    "serving/http": _room("models behind HTTP ([serving-http.md](../serving-http.md))", "serving/http/api serving/engine"),
     "serving/grpc": _room("the same models behind gRPC, in builds with `--config=grpc` ([serving-grpc.md](../serving-grpc.md))",
                           "serving/http"),
-    "serving/cli": _room("the `aqt` command", "serving/convert serving/gguf serving/grpc"),
+    "serving/cli/flags": _room("flags that commands share, and how a command runs", "serving/convert aqt/gguf"),
+    "serving/cli/help": _room("the command line described by itself: completion, the man page", "serving/cli/flags"),
+    "serving/cli/checkpoints": _room("the commands for checkpoints", "serving/cli/flags serving/compare serving/gguf"),
+    "serving/cli/programs": _room("the commands for programs and configurations", "serving/cli/flags serving/engine"),
+    "serving/cli/models": _room("the commands for models: run, bench, serve", "serving/cli/programs serving/grpc"),
+    "serving/cli": _room("the `aqt` command", "serving/cli/help serving/cli/checkpoints serving/cli/models"),
     "serving/c": _room("the C interface `aqt/c_api.h` ([c-api.md](../c-api.md)), which conversion is a part of, and its shared library",
-                       "serving/cli"),
-    "serving/python": _room("the wheel `aqt-native` ([python.md](../python.md))", "serving/c aqt/jax"),
+                       "serving/cli/checkpoints serving/cli/programs"),
+    "serving/python": _room("the wheel `aqt-native` ([python.md](../python.md))", "serving/c serving/cli aqt/jax"),
     "serving": _room("the public targets", "serving/python"),
 }
 

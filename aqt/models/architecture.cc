@@ -1,7 +1,7 @@
 #include "aqt/models/architecture.h"
 
 #include "aqt/core/status_macros.h"
-#include "aqt/models/config_fields.h"
+#include "aqt/models/families/config_fields.h"
 #include "aqt/models/read_pooling.h"
 
 namespace aqt::models {

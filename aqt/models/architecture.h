@@ -9,9 +9,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "aqt/io/file.h"
-#include "aqt/models/encoder.h"
+#include "aqt/models/families/encoder.h"
+#include "aqt/models/families/pooling.h"
 #include "aqt/models/head.h"
-#include "aqt/models/pooling.h"
 #include "aqt/nn/weights/weights_map.h"
 
 namespace aqt::models {

@@ -8,7 +8,7 @@
 #include "aqt/graph/trace.h"
 #include "aqt/io/tensors/checkpoint.h"
 #include "aqt/models/architecture.h"
-#include "aqt/models/weight_rules.h"
+#include "aqt/models/families/weight_rules.h"
 #include "aqt/nn/serve/serve.h"
 #include "aqt/transforms/quantize/serve.h"
 

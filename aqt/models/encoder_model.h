@@ -21,10 +21,10 @@
 #include "aqt/graph/program.h"
 #include "aqt/io/file.h"
 #include "aqt/models/coded_table.h"
-#include "aqt/models/encoder.h"
+#include "aqt/models/families/encoder.h"
+#include "aqt/models/families/pooling.h"
 #include "aqt/models/folder_weights.h"
 #include "aqt/models/head.h"
-#include "aqt/models/pooling.h"
 #include "aqt/runtime/prepared_program.h"
 #include "aqt/transforms/quantize/inject.h"
 

@@ -17,7 +17,7 @@
 #include "aqt/io/file.h"
 #include "aqt/io/tensors/safetensors.h"
 #include "aqt/models/head.h"
-#include "aqt/models/padded_length.h"
+#include "aqt/models/text/padded_length.h"
 #include "aqt/runtime/prepared_program.h"
 #include "aqt/transforms/quantize/inject_proto.h"
 #include "aqt/transforms/quantize/serve.h"

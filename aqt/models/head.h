@@ -12,9 +12,9 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "aqt/io/file.h"
-#include "aqt/models/config_fields.h"
-#include "aqt/models/encoder.h"
-#include "aqt/models/head_layers.h"
+#include "aqt/models/families/config_fields.h"
+#include "aqt/models/families/encoder.h"
+#include "aqt/models/families/head_layers.h"
 
 namespace aqt::models {
 

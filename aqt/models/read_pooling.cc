@@ -11,7 +11,7 @@
 #include "aqt/core/status_macros.h"
 #include "aqt/io/json.h"
 #include "aqt/io/printable.h"
-#include "aqt/models/config_fields.h"
+#include "aqt/models/families/config_fields.h"
 #include "nlohmann/json.hpp"
 
 namespace aqt::models {

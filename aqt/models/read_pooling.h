@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "aqt/io/file.h"
-#include "aqt/models/pooling.h"
+#include "aqt/models/families/pooling.h"
 
 namespace aqt::models {
 

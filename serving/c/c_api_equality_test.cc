@@ -15,7 +15,7 @@
 #include "aqt/graph/program.h"
 #include "aqt/graph/saved/program_proto.h"
 #include "aqt/io/file.h"
-#include "aqt/models/text_embedder.h"
+#include "aqt/models/text/text_embedder.h"
 #include "aqt/quant/config/call_options.h"
 #include "aqt/quant/config/config.h"
 #include "aqt/quant/contraction/dot_general.h"

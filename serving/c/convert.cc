@@ -17,7 +17,7 @@
 #include "aqt/io/file.h"
 #include "serving/c/array.h"
 #include "serving/c/call.h"
-#include "serving/cli/convert_summary.h"
+#include "serving/cli/checkpoints/convert_summary.h"
 #include "serving/convert/convert.h"
 #include "serving/convert/convert_job.h"
 #include "serving/gguf/gguf_job.h"

@@ -16,11 +16,11 @@
 #include "aqt/core/array_ref.h"
 #include "aqt/graph/context.h"
 #include "aqt/io/file.h"
-#include "aqt/models/text_embedder.h"
+#include "aqt/models/text/text_embedder.h"
 #include "aqt/transforms/quantize/inject_proto.h"
 #include "serving/c/array.h"
 #include "serving/c/call.h"
-#include "serving/cli/model_preset.h"
+#include "serving/cli/programs/model_preset.h"
 
 using aqt::capi::Call;
 using aqt::capi::Check;

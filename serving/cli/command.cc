@@ -3,12 +3,12 @@
 #include <string>
 #include <vector>
 
-#include "serving/cli/bench_command.h"
-#include "serving/cli/checkpoint_commands.h"
-#include "serving/cli/describe_commands.h"
-#include "serving/cli/program_commands.h"
-#include "serving/cli/run_model_command.h"
-#include "serving/cli/serve_command.h"
+#include "serving/cli/checkpoints/checkpoint_commands.h"
+#include "serving/cli/help/describe_commands.h"
+#include "serving/cli/models/bench_command.h"
+#include "serving/cli/models/run_model_command.h"
+#include "serving/cli/models/serve_command.h"
+#include "serving/cli/programs/program_commands.h"
 
 namespace aqt::serving {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "aqt/io/file.h"
-#include "serving/cli/run_command.h"
+#include "serving/cli/flags/run_command.h"
 
 namespace aqt::serving {
 

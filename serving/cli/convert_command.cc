@@ -3,9 +3,9 @@
 #include <string>
 #include <vector>
 
-#include "serving/cli/checkpoint_commands.h"
-#include "serving/cli/describe_commands.h"
-#include "serving/cli/program_command_names.h"
+#include "serving/cli/checkpoints/checkpoint_commands.h"
+#include "serving/cli/flags/program_command_names.h"
+#include "serving/cli/help/describe_commands.h"
 
 namespace aqt::serving {
 

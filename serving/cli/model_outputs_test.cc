@@ -1,6 +1,6 @@
 // `aqt run` for models with classes, and for folders that `aqt convert` has written.
 
-#include "serving/cli/given_text.h"
+#include "serving/cli/models/given_text.h"
 
 #include <cmath>
 #include <filesystem>
@@ -18,7 +18,7 @@
 #include "nlohmann/json.hpp"
 #include "serving/cli/command.h"
 #include "serving/cli/command_test_fixture.h"
-#include "serving/cli/text_output.h"
+#include "serving/cli/models/text_output.h"
 
 namespace aqt::serving {
 namespace {

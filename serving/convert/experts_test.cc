@@ -15,12 +15,12 @@
 #include "aqt/io/tensors/checkpoint.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "serving/compare/verify.h"
 #include "serving/convert/carried_files.h"
 #include "serving/convert/convert_job.h"
 #include "serving/convert/job_test_util.h"
 #include "serving/convert/model_input.h"
 #include "serving/convert/plan_input.h"
-#include "serving/convert/verify.h"
 #include "serving/tools/test_util.h"
 
 namespace aqt::serving {

@@ -11,7 +11,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "aqt/core/array.h"
-#include "aqt/models/padded_length.h"
+#include "aqt/models/text/padded_length.h"
 #include "aqt/nn/serve/serve.h"
 #include "aqt/runtime/prepared_program.h"
 #include "aqt/testing/status_matchers.h"

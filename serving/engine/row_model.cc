@@ -13,7 +13,7 @@
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
 #include "aqt/core/status_macros.h"
-#include "aqt/models/padded_length.h"
+#include "aqt/models/text/padded_length.h"
 #include "aqt/nn/serve/serve.h"
 #include "aqt/runtime/arena_pool.h"
 #include "aqt/runtime/prepared_program.h"

@@ -17,7 +17,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "aqt/io/file.h"
-#include "aqt/models/text_embedder.h"
+#include "aqt/models/text/text_embedder.h"
 #include "aqt/quant/config/builders.h"
 #include "aqt/testing/environment.h"
 #include "gtest/gtest.h"

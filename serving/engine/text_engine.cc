@@ -10,7 +10,7 @@
 #include "aqt/core/machine/thread_pool.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/context.h"
-#include "aqt/models/text_tokens.h"
+#include "aqt/models/text/text_tokens.h"
 #include "serving/engine/row_model.h"
 
 namespace aqt::serving {

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "aqt/core/array.h"
 #include "aqt/io/file.h"
-#include "aqt/models/text_embedder.h"
+#include "aqt/models/text/text_embedder.h"
 #include "aqt/testing/status_matchers.h"
 #include "gtest/gtest.h"
 

@@ -11,8 +11,8 @@
 #include "aqt/io/printable.h"
 #include "serving/grpc/infer_messages.h"
 #include "serving/grpc/open_inference.pb.h"
-#include "serving/http/inference.h"
-#include "serving/http/served_model.h"
+#include "serving/http/api/inference.h"
+#include "serving/http/api/served_model.h"
 #include "serving/tools/version.h"
 
 namespace aqt::serving {

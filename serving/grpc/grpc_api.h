@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "serving/http/api_context.h"
+#include "serving/http/api/api_context.h"
 
 namespace aqt::serving {
 

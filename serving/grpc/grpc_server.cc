@@ -34,10 +34,10 @@
 #include "grpcpp/server_posix.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "serving/grpc/grpc_api.h"
-#include "serving/http/cancellation.h"
-#include "serving/http/http_api.h"
-#include "serving/http/listen.h"
-#include "serving/http/workers.h"
+#include "serving/http/api/http_api.h"
+#include "serving/http/wire/cancellation.h"
+#include "serving/http/wire/listen.h"
+#include "serving/http/wire/workers.h"
 
 namespace aqt::serving {
 namespace {

@@ -29,9 +29,9 @@
 #include "grpcpp/support/channel_arguments.h"
 #include "gtest/gtest.h"
 #include "serving/grpc/open_inference.pb.h"
-#include "serving/http/fake_model_testing.h"
-#include "serving/http/http_api.h"
-#include "serving/http/listen.h"
+#include "serving/http/api/fake_model_testing.h"
+#include "serving/http/api/http_api.h"
+#include "serving/http/wire/listen.h"
 
 namespace aqt::serving {
 namespace {

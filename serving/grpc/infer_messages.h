@@ -1,7 +1,7 @@
 #ifndef AQT_SERVING_GRPC_INFER_MESSAGES_H_
 #define AQT_SERVING_GRPC_INFER_MESSAGES_H_
 
-// `infer` requests and responses between messages of gRPC and values (serving/http/infer_request.h).
+// `infer` requests and responses between messages of gRPC and values (serving/http/api/infer_request.h).
 
 #include <string>
 #include <vector>
@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "serving/grpc/open_inference.pb.h"
-#include "serving/http/infer_request.h"
+#include "serving/http/api/infer_request.h"
 
 namespace aqt::serving {
 

@@ -14,7 +14,7 @@
 #include "serving/engine/read_program.h"
 #include "serving/engine/row_model.h"
 #include "serving/engine/text_engine.h"
-#include "serving/http/infer_tensors.h"
+#include "serving/http/api/infer_tensors.h"
 
 namespace aqt::serving {
 namespace {

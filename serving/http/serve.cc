@@ -11,9 +11,9 @@
 #include "absl/strings/strip.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/io/printable.h"
-#include "serving/http/http_api.h"
-#include "serving/http/model_repository.h"
-#include "serving/http/workers.h"
+#include "serving/http/api/http_api.h"
+#include "serving/http/api/model_repository.h"
+#include "serving/http/wire/workers.h"
 #include "serving/tools/exit_code.h"
 
 namespace aqt::serving {

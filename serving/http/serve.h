@@ -13,9 +13,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "aqt/io/file.h"
-#include "serving/http/api_context.h"
+#include "serving/http/api/api_context.h"
 #include "serving/http/engine_model.h"
-#include "serving/http/http_server.h"
+#include "serving/http/wire/http_server.h"
 
 namespace aqt::serving {
 

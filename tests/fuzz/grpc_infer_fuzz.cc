@@ -12,7 +12,7 @@
 #include "aqt/core/check.h"
 #include "serving/grpc/infer_messages.h"
 #include "serving/grpc/open_inference.pb.h"
-#include "serving/http/infer_request.h"
+#include "serving/http/api/infer_request.h"
 
 namespace {
 

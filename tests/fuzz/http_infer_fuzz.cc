@@ -12,7 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "aqt/core/array.h"
 #include "aqt/core/check.h"
-#include "serving/http/infer_tensors.h"
+#include "serving/http/api/infer_tensors.h"
 
 namespace {
 

@@ -8,8 +8,8 @@
 
 #include "absl/strings/string_view.h"
 #include "aqt/core/check.h"
-#include "serving/http/http_message.h"
-#include "serving/http/request_parser.h"
+#include "serving/http/wire/http_message.h"
+#include "serving/http/wire/request_parser.h"
 
 namespace {
 

@@ -119,12 +119,18 @@ class Arrows(unittest.TestCase):
         quant = {"config": "", "numerics": "config", "weights": "config numerics", "tensor": "config numerics",
                  "text": "config numerics tensor", "contraction": "config numerics tensor",
                  "reference": "config numerics tensor contraction"}
+        convert = "tools formats families plan convert"
+        http = "tools engine http/wire http/api http"
+        checkpoints = f"{convert} compare gguf cli/flags cli/checkpoints"
+        programs = f"{convert} engine cli/flags cli/programs"
         serving = {"tools": "", "formats": "tools", "families": "tools formats", "plan": "tools formats families",
-                   "convert": "tools formats families plan", "gguf": "tools formats families plan convert",
-                   "engine": "tools", "http": "tools engine",
-                   "cli": "tools formats families plan convert gguf engine http",
-                   "c": "tools formats families plan convert gguf engine http cli",
-                   "python": "tools formats families plan convert gguf engine http cli c"}
+                   "convert": "tools formats families plan", "compare": convert, "gguf": convert,
+                   "engine": "tools", "http/wire": "", "http/api": "tools http/wire", "http": http, "grpc": http,
+                   "cli/flags": convert, "cli/help": f"{convert} cli/flags", "cli/checkpoints": checkpoints, "cli/programs": programs,
+                   "cli/models": f"{programs} {http} grpc",
+                   "cli": f"{checkpoints} {programs} {http} grpc cli/help cli/models",
+                   "c": f"{checkpoints} {programs}",
+                   "python": f"{checkpoints} {programs} {http} grpc cli/help cli/models cli c"}
         for house, order in [("aqt/quant", quant), ("serving", serving)]:
             self.assertEqual(sorted(arrows.rooms_in(house)), sorted(f"{house}/{room}" for room in order))
             for room, below in order.items():
