@@ -753,6 +753,22 @@ static void TestEmbedder(void) {
   CHECK(embedder == NULL);
 }
 
+// A caller that was compiled with the first header, whose options end before `calibration`.
+static void TestEmbedderOptionsOfTheFirstVersion(void) {
+  const char* folder = "tests/golden/models/bert";
+  aqt_embedder* embedder = NULL;
+  aqt_embedder_options options = AQT_EMBEDDER_OPTIONS_INIT;
+  options.struct_size = offsetof(aqt_embedder_options, calibration);
+  options.preset = "int8_all";
+  options.calibration = "memory beyond the struct";
+  OK(aqt_embedder_open(folder, &options, &embedder, &g_error));
+  aqt_embedder_free(embedder);
+  embedder = NULL;
+  options.struct_size = offsetof(aqt_embedder_options, config);
+  INVALID("options.struct_size is 16, expected at least 24", aqt_embedder_open(folder, &options, &embedder, &g_error));
+  CHECK(embedder == NULL);
+}
+
 // ---- checkpoints
 
 static const char* At(char* buffer, const char* name) {
@@ -914,6 +930,7 @@ int main(void) {
   TestQTensor();
   TestProgram();
   TestEmbedder();
+  TestEmbedderOptionsOfTheFirstVersion();
   TestConvert();
   TestConvertOptions();
   if (g_failures == 0) puts("passed");

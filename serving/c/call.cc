@@ -59,11 +59,10 @@ aqt_code FinishException(aqt_error** error) noexcept {
   }
 }
 
-absl::Status CheckStructSize(size_t size, size_t known, const char* name) {
-  // No struct of a later version is this large. The first version had `known` bytes.
-  constexpr size_t kLargest = 4096;
-  if (known <= size && size <= kLargest) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(name, ".struct_size is ", size, ", expected at least ", known,
+absl::Status CheckStructSize(size_t size, size_t first, const char* name) {
+  constexpr size_t kLargest = 4096;  // no struct of a later version is this large
+  if (first <= size && size <= kLargest) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(name, ".struct_size is ", size, ", expected at least ", first,
                                                  "; initialize the struct with its AQT_..._INIT"));
 }
 

@@ -84,7 +84,14 @@ aqt_code Make(Handle** handle, aqt_error** error, const Body& body) noexcept {
 
 // ---- structs that begin with struct_size
 
-absl::Status CheckStructSize(size_t size, size_t known, const char* name);
+// The size that a struct had in the first version of the interface.
+template <class Struct>
+inline constexpr size_t kFirstSize = sizeof(Struct);
+template <>
+inline constexpr size_t kFirstSize<aqt_embedder_options> = offsetof(aqt_embedder_options, calibration);
+
+// `first`: kFirstSize.
+absl::Status CheckStructSize(size_t size, size_t first, const char* name);
 absl::Status CheckUnknownMembers(const void* given, size_t size, size_t known, const char* name);
 
 // A struct of the caller; defaults for NULL. InvalidArgument for a size that no version had; Unimplemented if a member
@@ -93,7 +100,7 @@ template <class Struct>
 absl::StatusOr<Struct> Read(const Struct* given, const char* name) {
   Struct read = {};
   if (given != nullptr) {
-    AQT_RETURN_IF_ERROR(CheckStructSize(given->struct_size, sizeof(Struct), name));
+    AQT_RETURN_IF_ERROR(CheckStructSize(given->struct_size, kFirstSize<Struct>, name));
     AQT_RETURN_IF_ERROR(CheckUnknownMembers(given, given->struct_size, sizeof(Struct), name));
     std::memcpy(&read, given, std::min(given->struct_size, sizeof(Struct)));
   }
@@ -105,7 +112,7 @@ absl::StatusOr<Struct> Read(const Struct* given, const char* name) {
 template <class Struct>
 absl::Status Write(Struct value, Struct* out, const char* name) {
   AQT_RETURN_IF_ERROR(NotNull(out, name));
-  AQT_RETURN_IF_ERROR(CheckStructSize(out->struct_size, sizeof(Struct), name));
+  AQT_RETURN_IF_ERROR(CheckStructSize(out->struct_size, kFirstSize<Struct>, name));
   value.struct_size = out->struct_size;
   std::memcpy(out, &value, std::min(out->struct_size, sizeof(Struct)));
   return absl::OkStatus();

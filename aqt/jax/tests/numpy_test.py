@@ -389,6 +389,10 @@ class EmbedderTest(unittest.TestCase):
         self.assertIsInstance(embedder.notes, list)
         quantized = aqt.Embedder(MODELS / "bert", preset="int8_all").embed(texts)
         self.assertTrue((quantized != result.values).any())
+        converted = aqt.Embedder(MODELS / "bert", preset="w8a16").embed(texts)
+        self.assertTrue((converted != result.values).any() and (converted != quantized).any())
+        with self.assertRaisesRegex(aqt.InvalidArgumentError, "calibration is for presets of `aqt convert`"):
+            aqt.Embedder(MODELS / "bert", preset="int8_all", calibration="ranges.safetensors")
         with self.assertRaisesRegex(aqt.InvalidArgumentError, "give a list"):
             embedder.embed("w7")
         with self.assertRaisesRegex(TypeError, "text 2 is int"):

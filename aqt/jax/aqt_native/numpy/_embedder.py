@@ -27,15 +27,20 @@ class Embeddings(NamedTuple):
 class Embedder:
     """From texts to embeddings, from a model's folder (docs/models.md).
 
-    preset, or config, a textproto of aqt.config.Inject, says how contractions are quantized; neither: floating point.
+    preset says how the model is quantized: one of aqt convert ("w8a8_dynamic"), or one of aqt.config.Inject ("int8_all").
+    config is a textproto of aqt.config.Inject instead. Neither: as the folder stores its weights. calibration is a file of
+    ranges, for presets of aqt convert with static ones.
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, preset: str | None = None,
-                 config: str | os.PathLike[str] | None = None) -> None:
-        self._arguments = (os.fspath(folder), preset, config)
+                 config: str | os.PathLike[str] | None = None,
+                 calibration: str | os.PathLike[str] | None = None) -> None:
+        self._arguments = (os.fspath(folder), preset, config, calibration)
         text = pathlib.Path(config).read_text(encoding="utf-8") if isinstance(config, os.PathLike) else config
         options = _library.EmbedderOptions(ctypes.sizeof(_library.EmbedderOptions), _library.encoded(preset, "preset"),
-                                           _library.encoded(text, "config"))
+                                           _library.encoded(text, "config"),
+                                           _library.encoded(None if calibration is None else os.fspath(calibration),
+                                                            "calibration"))
         self._handle = _library.Handle("embedder", "embedder_open", _library.encoded(os.fspath(folder), "folder"),
                                        ctypes.byref(options))
 
@@ -85,5 +90,6 @@ class Embedder:
         return f"Embedder({self._arguments[0]!r}, width {self.width})"
 
 
-def _open(folder: str, preset: str | None, config: str | os.PathLike[str] | None) -> Embedder:
-    return Embedder(folder, preset=preset, config=config)
+def _open(folder: str, preset: str | None, config: str | os.PathLike[str] | None,
+          calibration: str | os.PathLike[str] | None) -> Embedder:
+    return Embedder(folder, preset=preset, config=config, calibration=calibration)

@@ -56,7 +56,7 @@ class Slot(ctypes.Structure):
 
 
 class EmbedderOptions(ctypes.Structure):
-    _fields_ = [("struct_size", c_size_t), ("preset", c_char_p), ("config", c_char_p)]
+    _fields_ = [("struct_size", c_size_t), ("preset", c_char_p), ("config", c_char_p), ("calibration", c_char_p)]
 
 
 class TextInfo(ctypes.Structure):
