@@ -11,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/types/span.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/quant/text/compat_names.h"
 #include "aqt/quant/text/config_proto.h"
 
 namespace aqt::jax {
@@ -38,34 +39,13 @@ absl::StatusOr<DotDims> ParseDims(absl::string_view text) {
   return dims;
 }
 
-absl::Status ParseCompat(absl::string_view text, Compat* compat) {
-  if (text == "original") {
-    *compat = Compat::Original();
-    return absl::OkStatus();
-  }
-  if (text == "qwix") {
-    *compat = Compat::Qwix();
-    return absl::OkStatus();
-  }
-  for (const absl::string_view name : absl::StrSplit(text, ' ', absl::SkipEmpty())) {
-    bool known = false;
-    for (const CompatField& field : CompatFields()) {
-      if (field.name != name) continue;
-      compat->*field.member = true;
-      known = true;
-    }
-    if (!known) return absl::InvalidArgumentError(absl::StrCat("Compat has no field '", name, "'"));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status ParseLine(absl::string_view line, ContractionSpec* spec) {
   const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(line, absl::MaxSplits(' ', 1));
   const auto& [name, value] = parts;
   if (name == "dims") {
     AQT_ASSIGN_OR_RETURN(spec->dims, ParseDims(value));
   } else if (name == "compat") {
-    return ParseCompat(value, &spec->semantics.compat);
+    AQT_ASSIGN_OR_RETURN(spec->semantics.compat, CompatFromNames(value, ' ', "Compat"));
   } else if (name == "layout" && value == "original") {
     spec->semantics.prng_layout = PrngLayout::kOriginal;
   } else if (name == "arithmetic" && value == "ieee") {

@@ -1,14 +1,13 @@
 #include "serving/c/array.h"
 
-#include <algorithm>
 #include <cstdlib>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "aqt/core/checked_extents.h"
 #include "aqt/core/machine/target_name.h"
+#include "aqt/quant/text/compat_names.h"
 
 namespace aqt::capi {
 namespace {
@@ -124,23 +123,6 @@ absl::Status SetEnum(int32_t given, absl::Span<const Number> values, absl::strin
   return absl::OkStatus();
 }
 
-absl::StatusOr<Compat> ToCompat(absl::string_view text) {
-  if (text == "original") return Compat::Original();
-  if (text == "qwix") return Compat::Qwix();
-  Compat compat;
-  for (const absl::string_view name : absl::StrSplit(text, ',', absl::SkipWhitespace())) {
-    const absl::Span<const CompatField> fields = CompatFields();
-    const auto field = std::find_if(fields.begin(), fields.end(), [&](const CompatField& f) { return f.name == name; });
-    if (field == fields.end()) {
-      return Invalid(
-          "options.compat has no field \"", name, "\"; expected \"original\", \"qwix\", or some of ",
-          absl::StrJoin(fields, ", ", [](std::string* out, const CompatField& f) { absl::StrAppend(out, f.name); }));
-    }
-    compat.*field->member = true;
-  }
-  return compat;
-}
-
 absl::StatusOr<QuantMode> ToMode(int32_t mode, absl::string_view name) {
   if (mode >= AQT_MODE_TRAIN && mode <= AQT_MODE_SERVE) return static_cast<QuantMode>(mode);
   return Invalid("options.", name, " is ", mode, ", expected one of AQT_MODE_..., 1 .. 4, or 0");
@@ -230,7 +212,7 @@ absl::StatusOr<PlanOptions> ToPlanOptions(const aqt_plan_options* options) {
                                           "arithmetic", &semantics.arithmetic));
   AQT_RETURN_IF_ERROR(SetEnum<WeightOnly>(given.weight_only, {WeightOnly::kDigits, WeightOnly::kFloat}, "weight_only",
                                           &semantics.weight_only));
-  AQT_ASSIGN_OR_RETURN(semantics.compat, ToCompat(TextOf(given.compat)));
+  AQT_ASSIGN_OR_RETURN(semantics.compat, CompatFromNames(TextOf(given.compat), ',', "options.compat"));
   if (given.target != nullptr) {
     const absl::StatusOr<kernels::Target> target = kernels::TargetFromString(given.target);
     AQT_RETURN_IF_ERROR(Annotate(target.status(), "options.target"));
