@@ -23,8 +23,7 @@ constexpr char kService[] = "/inference.GRPCInferenceService/";
 constexpr size_t kMaxControlBytes = 64 << 10;
 
 absl::Status CheckVersion(absl::string_view version) {
-  if (version.empty() || version == kModelVersion) return absl::OkStatus();
-  return absl::NotFoundError("every model has only the version 1");
+  return version.empty() ? absl::OkStatus() : CheckModelVersion(version);
 }
 
 template <class Request>

@@ -285,7 +285,7 @@ inference::ModelInferResponse InferResponseOf(const inference::ModelInferRequest
                                               const std::vector<InferTensor>& outputs) {
   inference::ModelInferResponse response;
   response.set_model_name(request.model_name());
-  response.set_model_version("1");
+  response.set_model_version(kModelVersion);
   response.set_id(request.id());
   const bool raw = request.raw_input_contents_size() > 0 ||
                    std::any_of(outputs.begin(), outputs.end(), [](const InferTensor& tensor) {

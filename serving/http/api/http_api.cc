@@ -11,6 +11,7 @@
 #include "absl/strings/strip.h"
 #include "aqt/io/printable.h"
 #include "serving/http/api/api_error.h"
+#include "serving/http/api/infer_request.h"
 #include "serving/http/api/inference_api.h"
 #include "serving/http/api/openai_api.h"
 #include "serving/http/api/scores_api.h"
@@ -102,13 +103,13 @@ constexpr Route kRoutes[] = {
 };
 // clang-format on
 
-// The parts of a path without /versions/V, and whether V is a version that there is.
-std::vector<std::string> WithoutVersion(const std::vector<std::string>& path, bool* known) {
-  *known = true;
+// The parts of a path without /versions/V, and the error of a V that there is not.
+std::vector<std::string> WithoutVersion(const std::vector<std::string>& path, absl::Status* version) {
+  *version = absl::OkStatus();
   if (path.size() < 5 || path[0] != "v2" || path[1] != "models") return path;
   const auto at = std::find(path.begin() + 3, path.end(), "versions");
   if (path.end() - at < 2) return path;
-  *known = at[1] == "1";
+  *version = CheckModelVersion(at[1]);
   std::vector<std::string> rest(path.begin(), at);
   rest.insert(rest.end(), at + 2, path.end());
   return rest;
@@ -148,13 +149,13 @@ struct Found {
   const char* pattern = "other";  // of the path, with any method
   std::string allow;              // the methods of the path
   std::string name;
-  bool known_version = true;
+  absl::Status version;  // an error of the version in the path
 };
 
 // The pattern with the fewest names wins: "/v2/models/stats" before "/v2/models/{}".
 Found Find(const HttpRequest& request) {
   Found found;
-  const std::vector<std::string> path = WithoutVersion(request.path, &found.known_version);
+  const std::vector<std::string> path = WithoutVersion(request.path, &found.version);
   size_t longest = 0;
   for (size_t i = 0; i < std::size(kRoutes); ++i) {
     const Route& route = kRoutes[i];
@@ -214,7 +215,7 @@ std::optional<HttpResponse> HttpApi::CheckHead(const HttpRequest& head) {
     response.fields.emplace_back("Allow", found.allow);
     return response;
   }
-  if (!found.known_version) return ErrorResponse(form, 404, "every model has only the version 1");
+  if (!found.version.ok()) return ErrorResponse(form, found.version);
   return std::nullopt;
 }
 

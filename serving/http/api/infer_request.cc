@@ -60,6 +60,11 @@ absl::StatusOr<std::vector<std::string>> StringsOfBytes(absl::string_view bytes,
 
 }  // namespace
 
+absl::Status CheckModelVersion(absl::string_view version) {
+  if (version == kModelVersion) return absl::OkStatus();
+  return absl::NotFoundError(absl::StrCat("every model has only the version ", kModelVersion));
+}
+
 absl::string_view DatatypeOf(DType dtype) {
   for (const auto& [name, row] : kDatatypes) {
     if (row == dtype) return name;

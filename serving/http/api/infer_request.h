@@ -45,6 +45,11 @@ struct InferLimits {
   int64_t string_bytes = 1 << 20;  // of one of them
 };
 
+// The only version of every model.
+inline constexpr char kModelVersion[] = "1";
+// NotFound for another.
+absl::Status CheckModelVersion(absl::string_view version);
+
 constexpr int kMaxInferRank = 8;
 
 // "FP32" for f32; "" for a dtype that the protocol does not have.

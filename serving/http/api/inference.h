@@ -3,7 +3,7 @@
 
 // The Open Inference Protocol, version 2, without its wire: what REST and gRPC answer. A model of texts has an input
 // "text", BYTES [-1] (pairs: [-1, 2]), and an output "embedding", "logits" or "score". Every model has only the version
-// "1".
+// kModelVersion.
 
 #include <cstdint>
 #include <string>
@@ -21,7 +21,6 @@
 namespace aqt::serving {
 
 constexpr char kServerName[] = "aqt";
-constexpr char kModelVersion[] = "1";
 // The extensions of the protocol, as Triton names them.
 std::vector<std::string> ServerExtensions();
 

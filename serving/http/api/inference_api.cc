@@ -43,8 +43,7 @@ absl::Status CheckSameModel(const InferRequest& request, absl::string_view name)
     return absl::InvalidArgumentError(
         absl::StrCat("\"model_name\" is ", io::Printable(*request.model_name, 60), ", and the path is that of ", name));
   }
-  if (request.model_version.value_or(kModelVersion) == kModelVersion) return absl::OkStatus();
-  return absl::NotFoundError("every model has only the version 1");
+  return CheckModelVersion(request.model_version.value_or(kModelVersion));
 }
 
 absl::StatusOr<InferAnswer> InferOn(const ApiContext& context, const HttpRequest& request, const std::string& name) {
