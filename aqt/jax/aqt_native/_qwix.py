@@ -381,7 +381,7 @@ class _Writer:
         if rule.bwd_calibration.method == "fixed":
             tile = tiles = 0  # one scale
         on_output = reuses and not 0 < tile < _MIN_TILE_OF_INTEGERS
-        quantizer = (_numerics(rule.bwd, False, self._noise(product)) + " " +
+        quantizer = (_numerics(rule.bwd, False, self._noise()) + " " +
                      _calibration_text(rule.bwd_calibration) + self._per_tensor(rule.bwd_calibration))
         parts = [_tensor("lhs", quantizer, on_output)]
         if reuses and on_output:
@@ -416,7 +416,7 @@ class _Writer:
         tile = _tile(where, size, extents[0])
         return (0, 0) if tile == extents[0] else (tile, extents[0] // tile)
 
-    def _noise(self, product: str) -> str:
+    def _noise(self) -> str:
         rule = self.rule
         assert rule.bwd is not None
         if not rule.noise or not rule.bwd.bits or not rule.bwd.is_native:
@@ -424,7 +424,6 @@ class _Writer:
         if self.operation.shapes is None:
             refuse(f"{rule.name}.bwd_stochastic_rounding", "uniform",
                    "the axes that share noise are not known here; leave it out, or use from_qwix(rules) in JAX")
-        del product
         (lhs, rhs), dims = self.operation.shapes, self.operation.dims
         rank = len(lhs) + len(rhs) - 2 * len(dims[0]) - len(dims[2])
         first = 1 if self.is_tiled else 0  # an axis of tiles comes before those of g

@@ -24,7 +24,7 @@ import numpy as np
 
 import aqt_native
 from aqt_native import _library
-import live
+import comparing
 
 MATMUL = (((1,), (0,)), ((), ()))
 
@@ -38,7 +38,7 @@ def normal(seed, shape, dtype=jnp.float32):
 
 
 def accelerate(config):
-    return aqt_native.accelerate(config, arithmetic=live.arithmetic())
+    return aqt_native.accelerate(config, arithmetic=comparing.arithmetic())
 
 
 def with_gradients(dot_general, lhs, rhs, g):
@@ -263,7 +263,7 @@ class Flax(Case):
             self.same(converted.qvalue, stored.qvalue.astype(jnp.int8))
             self.same(converted.scales[0], stored.scale[0])
             self.same(converted.dequantize(), stored.dequant())
-            own = aqt_native.from_textproto(aqt_native.to_textproto(config), arithmetic=live.arithmetic())
+            own = aqt_native.from_textproto(aqt_native.to_textproto(config), arithmetic=comparing.arithmetic())
             kernel = self.params["params"]["Dense_0"]["kernel"]
             self.same(own(self.x, converted, MATMUL), own(self.x, kernel, MATMUL))
 

@@ -24,14 +24,14 @@ import jax.numpy as jnp
 import numpy as np
 
 import aqt_native
-import live
+import comparing
 
 STEPS = 4
 
 
 def accelerate(config):
     # The example calibrates with Flax modules, which only AQT can run: fallback leaves these calls to it.
-    return aqt_native.accelerate(config, arithmetic=live.arithmetic(), fallback=True)
+    return aqt_native.accelerate(config, arithmetic=comparing.arithmetic(), fallback=True)
 
 
 def tutorial(change):

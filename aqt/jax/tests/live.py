@@ -9,9 +9,6 @@ an axis of one element): then 2^-24 is half a unit of the dtype. S, scaled as th
 with a product that sums magnitudes. Nothing is recorded; a failure prints its seed.
 """
 
-import argparse
-import collections
-import functools
 import sys
 
 from aqt.jax.v2 import config as aqt_config
@@ -22,20 +19,8 @@ import ml_dtypes
 import numpy as np
 
 import aqt_native
+import comparing
 import random_cases
-
-
-def _unit(x):
-    """The largest power of two that divides all elements, or None if there is none."""
-    x = x[x != 0]
-    if x.size == 0:
-        return 1.0
-    if not np.all(np.isfinite(x)):
-        return None
-    mantissa, exponent = np.frexp(x)
-    bits = np.rint(np.abs(mantissa) * 2.0**53).astype(np.int64)
-    trailing = np.log2((bits & -bits).astype(np.float64))
-    return 2.0 ** float(np.min(exponent - 53 + trailing))
 
 
 class Recorder:
@@ -57,7 +42,7 @@ class Recorder:
         self.length = max(self.length, int(np.prod(contracted)))
         sums = np.asarray(jax.lax.dot_general(np.abs(a).astype(np.float32), np.abs(b).astype(np.float32),
                                               dimension_numbers=dimension_numbers)).astype(np.float64) * 1.001
-        units = _unit(a), _unit(b)
+        units = comparing.unit(a), comparing.unit(b)
         self._notice_narrow_sums(out, a, b, dimension_numbers, sums)
         if None in units or (sums.size and np.max(sums) / (units[0] * units[1]) >= 2.0**24):
             self.is_exact = False
@@ -101,32 +86,10 @@ def uses_fp8(config):
     return any(isinstance(quantizer.numerics, fp8_numerics.Fp8Numerics) for quantizer in random_cases.quantizers(config))
 
 
-@functools.lru_cache(maxsize=None)
-def arithmetic():
-    """How this XLA divides, op by op: older ones compute quotients, newer ones multiply with the reciprocal."""
-    x = jnp.asarray(np.random.default_rng(1).uniform(1, 5, (1000, 1)), jnp.float32)
-    return "ieee" if np.array_equal(np.asarray(x / 127.5), np.asarray(x) / np.float32(127.5)) else ""
-
-
 def ours(case, jitted):
-    config = aqt_native.accelerate(case.config, arithmetic=arithmetic())
+    config = aqt_native.accelerate(case.config, arithmetic=comparing.arithmetic())
     config = aqt_config.set_context(config, case.key, None)
     return jax.jit(lambda: run(config, case))() if jitted else run(config, case)
-
-
-def compare(got, want, bound):
-    """None, or the first difference. bound: None for equality, or the largest difference."""
-    if got.dtype != want.dtype or got.shape != want.shape:
-        return f"{got.dtype}{got.shape}, expected {want.dtype}{want.shape}"
-    a, b = np.asarray(got).astype(np.float64), np.asarray(want).astype(np.float64)
-    same = (a == b) | (np.isnan(a) & np.isnan(b))
-    if bound is not None:
-        with np.errstate(invalid="ignore"):
-            same |= np.abs(a - b) <= bound
-    if same.all():
-        return None
-    where = tuple(int(i[0]) for i in np.nonzero(~same))
-    return f"{np.count_nonzero(~same)} of {same.size} differ; at {where}: {a[where]!r}, AQT has {b[where]!r}"
 
 
 def bounds(case, recorders):
@@ -139,53 +102,37 @@ def bounds(case, recorders):
         if recorder.is_exact:
             yield None
             continue
-        m = np.abs(np.asarray(magnitude).astype(np.float64))
-        yield np.where(np.isfinite(m), m, np.inf) * (2 * (recorder.length + 2) * recorder.rounding + 4 * eps)
+        yield comparing.bound_of(magnitude, recorder.length, recorder.rounding, eps)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--seed", type=int, default=1, help="of the first case; case i has the seed SEED + i")
-    parser.add_argument("--cases", type=int, default=200, help="number of cases")
-    parser.add_argument("--jit", action="store_true", help="run aqt_native jitted")
-    arguments = parser.parse_args()
-    counts, failures = collections.Counter(), 0
+    arguments = comparing.arguments(__doc__, 200, "aqt_native")
+    tally = comparing.Tally("AQT")
     skips_fp8 = rounds_fp8_twice()
     for seed in range(arguments.seed, arguments.seed + arguments.cases):
         if seed % random_cases.SEEDS_PER_GROUP == 0:
             jax.clear_caches()
-            print(f"seed {seed}: {counts['cases']} cases, {failures} failures", file=sys.stderr, flush=True)
+            print(f"seed {seed}: {tally.counts['cases']} cases, {tally.failures} failures", file=sys.stderr, flush=True)
         try:
             case = random_cases.draw(seed)
             if skips_fp8 and uses_fp8(case.config):
-                counts["skipped: this XLA rounds to fp8 twice"] += 1
+                tally.add("skipped: this XLA rounds to fp8 twice")
                 continue
             want, recorders = aqt(case, False)
         except Exception as error:  # pylint: disable=broad-except
-            counts["refused by AQT"] += 1
+            tally.add("refused by AQT")
             del error
             continue
         try:
             got = ours(case, arguments.jit)
         except aqt_native.NotSupportedError as error:
-            counts["refused here: " + str(error)[:110]] += 1
+            tally.add("refused here: " + str(error)[:110])
             continue
         except Exception as error:  # pylint: disable=broad-except
-            failures += 1
-            print(f"seed {seed} {case.notes}: {type(error).__name__}: {error}", flush=True)
+            tally.fail(seed, "", case.notes, f"{type(error).__name__}: {error}")
             continue
-        for name, a, b, bound in zip(("out", "dlhs", "drhs"), got, want, bounds(case, recorders)):
-            difference = compare(a, b, bound)
-            counts["equal bits" if bound is None else "within the bound"] += difference is None
-            if difference is not None:
-                failures += 1
-                print(f"seed {seed} {name} {case.notes}: {difference}", flush=True)
-        counts["cases"] += 1
-    print(f"jax {jax.__version__}, seeds {arguments.seed} to {arguments.seed + arguments.cases - 1}:")
-    for name, count in sorted(counts.items()):
-        print(f"  {count:6} {name}")
-    print(f"  {failures:6} failures")
-    return 1 if failures else 0
+        tally.compare(seed, case.notes, got, want, bounds(case, recorders))
+    return tally.finish(arguments.seed, arguments.cases)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ import qwix
 from qwix._src.core import dot_general_qt
 from qwix._src.utils import flax_util
 
+import comparing
+
 SEEDS_PER_SHAPE = 16
 DTYPES = (jnp.float32, jnp.float32, jnp.bfloat16, jnp.float16)
 # dims and shapes as functions of extents: lhs, rhs, (contracting, batch). The last contracting axis has extent k.
@@ -146,19 +148,6 @@ def _product(function):
         yield
 
 
-def _unit(x):
-    """The largest power of two that divides all elements, or None if there is none."""
-    x = x[x != 0]
-    if x.size == 0:
-        return 1.0
-    if not np.all(np.isfinite(x)):
-        return None
-    mantissa, exponent = np.frexp(x)
-    bits = np.rint(np.abs(mantissa) * 2.0**53).astype(np.int64)
-    trailing = np.log2((bits & -bits).astype(np.float64))
-    return 2.0 ** float(np.min(exponent - 53 + trailing))
-
-
 class _Sums:
     """A product that notes whether its sums are exact in any order; with `magnitudes` it sums magnitudes."""
 
@@ -176,7 +165,7 @@ class _Sums:
         length = math.prod(a.shape[axis] for axis in dimension_numbers[0][0])
         sums = np.asarray(self.inner(jnp.asarray(np.abs(a), jnp.float32), jnp.asarray(np.abs(b), jnp.float32),
                                      dimension_numbers)).astype(np.float64) * 1.001
-        units = _unit(a), _unit(b)
+        units = comparing.unit(a), comparing.unit(b)
         is_exact = None not in units and (sums.size == 0 or np.max(sums) / (units[0] * units[1]) < 2.0**24)
         # Products of subnormal results are not exact, either.
         is_exact = is_exact and units[0] * units[1] >= 2.0**-120
@@ -215,7 +204,5 @@ def run_qwix(case):
         if is_exact and not tiles:
             out.append((result, None))
             continue
-        m = np.abs(np.asarray(magnitude).astype(np.float64))
-        bound = np.where(np.isfinite(m), m, np.inf) * (2 * (length + 2) * 2.0**-24 + 4 * eps)
-        out.append((result, bound))
+        out.append((result, comparing.bound_of(magnitude, length, 2.0**-24, eps)))
     return out

@@ -6,8 +6,6 @@ Needs qwix 0.1.8. Forward and both gradients are equal to the bit where the sum 
 elsewhere they are within the bound that qwix_cases.run_qwix derives. A failure prints its seed.
 """
 
-import argparse
-import collections
 import sys
 
 import jax
@@ -15,13 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import aqt_native
+import comparing
 import qwix_cases
-
-
-def arithmetic():
-    """How this XLA divides, op by op: older ones compute quotients, newer ones multiply with the reciprocal."""
-    x = jnp.asarray(np.random.default_rng(1).uniform(1, 5, (1000, 1)), jnp.float32)
-    return "ieee" if np.array_equal(np.asarray(x / 127.5), np.asarray(x) / np.float32(127.5)) else ""
 
 
 def max_drops_nan(case):
@@ -46,64 +39,33 @@ def ours(case, how, jitted):
     return jax.jit(run)() if jitted else run()
 
 
-def difference(got, want, bound):
-    """None, or the first difference. bound: None for equality, or the largest difference."""
-    if got.dtype != want.dtype or got.shape != want.shape:
-        return f"{got.dtype}{got.shape}, expected {want.dtype}{want.shape}"
-    a, b = np.asarray(got).astype(np.float64), np.asarray(want).astype(np.float64)
-    same = (a == b) | (np.isnan(a) & np.isnan(b))
-    if bound is not None:
-        with np.errstate(invalid="ignore"):
-            same |= np.abs(a - b) <= bound
-            same |= np.isinf(bound)
-    if same.all():
-        return None
-    where = tuple(int(i[0]) for i in np.nonzero(~same))
-    return f"{np.count_nonzero(~same)} of {same.size} differ; at {where}: {a[where]!r}, Qwix has {b[where]!r}"
-
-
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--seed", type=int, default=1, help="of the first case; case i has the seed SEED + i")
-    parser.add_argument("--cases", type=int, default=100, help="number of cases")
-    parser.add_argument("--jit", action="store_true", help="run from_qwix jitted")
-    arguments = parser.parse_args()
-    counts, failures, how = collections.Counter(), 0, arithmetic()
+    arguments = comparing.arguments(__doc__, 100, "from_qwix")
+    tally, how = comparing.Tally("Qwix"), comparing.arithmetic()
     for seed in range(arguments.seed, arguments.seed + arguments.cases):
         if seed % qwix_cases.SEEDS_PER_SHAPE == 0:
             jax.clear_caches()
         case = qwix_cases.draw(seed)
         if max_drops_nan(case):
-            counts["not compared: XLA's maximum drops a NaN"] += 1
+            tally.add("not compared: XLA's maximum drops a NaN")
             continue
         try:
             got = ours(case, how, arguments.jit)
         except aqt_native.NotSupportedError as error:
-            counts["refused here: " + str(error)[:110]] += 1
+            tally.add("refused here: " + str(error)[:110])
             continue
         except Exception as error:  # pylint: disable=broad-except
             got = error
         try:
             want = qwix_cases.run_qwix(case)
         except Exception as error:  # pylint: disable=broad-except
-            counts[f"refused by Qwix: {str(error).splitlines()[0][:80] if str(error) else type(error).__name__}"] += 1
+            tally.add(f"refused by Qwix: {str(error).splitlines()[0][:80] if str(error) else type(error).__name__}")
             continue
         if isinstance(got, Exception):
-            failures += 1
-            print(f"seed {seed} {case.notes}: {type(got).__name__}: {got}", flush=True)
+            tally.fail(seed, "", case.notes, f"{type(got).__name__}: {got}")
             continue
-        for name, a, (b, bound) in zip(("out", "dlhs", "drhs"), got, want):
-            found = difference(a, b, bound)
-            counts["equal bits" if bound is None else "within the bound"] += found is None
-            if found is not None:
-                failures += 1
-                print(f"seed {seed} {name} {case.notes}: {found}", flush=True)
-        counts["cases"] += 1
-    print(f"jax {jax.__version__}, seeds {arguments.seed} to {arguments.seed + arguments.cases - 1}:")
-    for name, count in sorted(counts.items()):
-        print(f"  {count:6} {name}")
-    print(f"  {failures:6} failures")
-    return 1 if failures else 0
+        tally.compare(seed, case.notes, got, *zip(*want), nothing_known=True)
+    return tally.finish(arguments.seed, arguments.cases)
 
 
 if __name__ == "__main__":
