@@ -19,9 +19,8 @@ namespace aqt::jax {
 //    "quantized": [["s8[2,3]", "f32[2,1]"], null]}      qvalue and scale of fwd.lhs and fwd.rhs, null if it is float
 // "noise" can be shared along an axis; "bits" cannot. "splits" lists the axes along which an operand can be split into
 // parts that are quantized on their own, with the same values: no scale spans the axis, and random numbers do not vary
-// along it. s4 and s2 are passed to handlers as s8. With forward_only the
-// backward passes are not planned: no residuals, and only the first two of
-// "draws" and "splits".
+// along it. s4 and s2 are passed to handlers as s8. With forward_only the backward passes are not planned: no
+// residuals, and only the first two of "draws" and "splits".
 absl::StatusOr<std::string> DescribeContraction(absl::string_view spec, absl::string_view lhs, absl::string_view rhs,
                                                 bool forward_only);
 

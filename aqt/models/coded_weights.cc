@@ -193,8 +193,8 @@ std::string CodedWeights::AddTable(const nn::WeightPlace& place, const stored::W
   if (!rule.transpose.empty() || rule.slice.has_value() || place.aval.shape != codes.values.shape()) {
     return "the program takes them in another order";
   }
-  // The largest magnitude of e4m3fn is 448.
-  const float largest = IsFloat(codes.values.dtype()) ? 448.0f : std::ldexp(1.0f, codes.bits - 1);
+  const DType dtype = codes.values.dtype();
+  const float largest = IsFloat(dtype) ? static_cast<float>(MaxFinite(dtype)) : std::ldexp(1.0f, codes.bits - 1);
   for (const float scale : codes.scales.View<float>()) {
     if (!std::isfinite(scale * largest)) return "their scales are too large";
   }

@@ -25,6 +25,7 @@
 using aqt::capi::Call;
 using aqt::capi::Check;
 using aqt::capi::NotNull;
+using aqt::capi::TextOf;
 
 namespace {
 
@@ -50,8 +51,6 @@ struct aqt_embedder {
 
 namespace {
 
-std::string TextOrEmpty(const char* text) { return text == nullptr ? "" : text; }
-
 absl::StatusOr<aqt::serving::ModelQuantization> Quantization(const char* folder, const aqt_embedder_options& options) {
   if (options.preset != nullptr && options.config != nullptr) {
     return absl::InvalidArgumentError("options has both a preset and a config; leave one out");
@@ -59,7 +58,8 @@ absl::StatusOr<aqt::serving::ModelQuantization> Quantization(const char* folder,
   AQT_ASSIGN_OR_RETURN(
       aqt::serving::ModelQuantization quantization,
       aqt::serving::OpenModelPreset(aqt::io::LocalFileSystem(), folder,
-                                    {TextOrEmpty(options.preset), TextOrEmpty(options.calibration)}, "calibration"));
+                                    {std::string(TextOf(options.preset)), std::string(TextOf(options.calibration))},
+                                    "calibration"));
   if (options.config != nullptr) {
     AQT_ASSIGN_OR_RETURN(quantization.config, aqt::InjectConfigFromText(options.config, "config"));
   }

@@ -12,11 +12,12 @@
 #include "serving/cli/programs/effective_config.h"
 
 namespace aqt::serving {
+
 void AddModelQuantization(CLI::App& command, Flags& flags) {
   std::vector<std::string> names = FolderPresets();
   const std::vector<std::string> inject = InjectPresetNames();
   const std::string help = absl::StrCat("weights as `aqt convert` writes them: ", absl::StrJoin(names, ", "),
-                                        "; or every product by AQT's ", "rules: ", absl::StrJoin(inject, ", "));
+                                        "; or every product by AQT's rules: ", absl::StrJoin(inject, ", "));
   names.insert(names.end(), inject.begin(), inject.end());
   auto* group = command.add_option_group("quantization; without it, as the folder stores its weights");
   group->add_option("--preset", flags.preset, help)->check(Suggest(names))->type_name("NAME");
