@@ -20,7 +20,7 @@ bool IsWord(char32_t code) { return (CodeFlags(code) & kWord) != 0; }
 
 }  // namespace
 
-absl::StatusOr<std::vector<AddedToken>> ParseAddedTokens(const Json& json, const Model& model,
+absl::StatusOr<std::vector<AddedToken>> ParseAddedTokens(const io::JsonValue& json, const Model& model,
                                                          const std::string& where) {
   std::vector<AddedToken> tokens;
   if (json.is_null()) return tokens;
@@ -29,7 +29,7 @@ absl::StatusOr<std::vector<AddedToken>> ParseAddedTokens(const Json& json, const
   absl::flat_hash_map<std::string, int32_t> seen;
   int64_t next_id = model.size();
   for (size_t i = 0; i < json.size(); ++i) {
-    Fields fields(json[i], absl::StrCat(where, "[", i, "]"));
+    io::JsonFields fields(json[i], absl::StrCat(where, "[", i, "]"));
     AddedToken token;
     token.content = fields.Text("content");
     const int64_t id = fields.Int("id");
@@ -46,11 +46,11 @@ absl::StatusOr<std::vector<AddedToken>> ParseAddedTokens(const Json& json, const
     if (token.id < 0)
       token.id = static_cast<int32_t>(std::min<int64_t>(next_id++, std::numeric_limits<int32_t>::max()));
     if (id != token.id) {
-      return WrongField(fields.where(), "id", fields.Any("id"),
+      return io::WrongField(fields.where(), "id", fields.Any("id"),
                         absl::StrCat("the vocabulary gives ", io::Printable(token.content), " the id ", token.id));
     }
     if (!seen.emplace(token.content, token.id).second) {
-      return WrongField(fields.where(), "content", fields.Any("content"), "this token occurs twice");
+      return io::WrongField(fields.where(), "content", fields.Any("content"), "this token occurs twice");
     }
     tokens.push_back(std::move(token));
   }

@@ -11,7 +11,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "aqt/tokenizers/json_fields.h"
+#include "aqt/io/json_fields.h"
 #include "aqt/tokenizers/model.h"
 #include "aqt/tokenizers/normalizer.h"
 #include "aqt/tokenizers/pre_tokenizer.h"
@@ -30,7 +30,7 @@ struct AddedToken {
 
 // The list "added_tokens" of tokenizer.json. Their ids must be those that the package would give: that of the model, or
 // the next free one.
-absl::StatusOr<std::vector<AddedToken>> ParseAddedTokens(const Json& json, const Model& model,
+absl::StatusOr<std::vector<AddedToken>> ParseAddedTokens(const io::JsonValue& json, const Model& model,
                                                          const std::string& where);
 
 // Finds tokens in a text: of those that begin first, the longest.

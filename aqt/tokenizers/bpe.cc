@@ -45,7 +45,7 @@ uint64_t PairKey(int32_t a, int32_t b) {
 class Bpe final : public Model {
  public:
   static absl::StatusOr<std::unique_ptr<const Model>> Make(Vocabulary vocabulary, BpeOptions options,
-                                                           const Json& merges, const std::string& where) {
+                                                           const io::JsonValue& merges, const std::string& where) {
     auto model = std::make_unique<Bpe>(std::move(vocabulary), std::move(options));
     if (model->options_.unknown.has_value() && model->unknown_ == kNone) {
       return absl::InvalidArgumentError(absl::StrCat(where, ".unk_token is ", io::Printable(*model->options_.unknown),
@@ -102,7 +102,7 @@ class Bpe final : public Model {
     bool is_text;
   };
 
-  absl::Status ReadMerges(const Json& merges, const std::string& where) {
+  absl::Status ReadMerges(const io::JsonValue& merges, const std::string& where) {
     merges_.reserve(merges.size());
     for (size_t i = 0; i < merges.size(); ++i) {
       const std::string name = absl::StrCat("merges[", i, "]");
@@ -111,17 +111,17 @@ class Bpe final : public Model {
         pair = {merges[i][0].text(), merges[i][1].text()};
       } else if (merges[i].is_string()) {
         const std::vector<std::string> parts = absl::StrSplit(merges[i].text(), ' ');
-        if (parts.size() != 2) return WrongField(where, name, merges[i], "expected two tokens with one space between");
+        if (parts.size() != 2) return io::WrongField(where, name, merges[i], "expected two tokens with one space between");
         pair = {parts[0], parts[1]};
       } else {
-        return WrongField(where, name, merges[i], "expected two tokens");
+        return io::WrongField(where, name, merges[i], "expected two tokens");
       }
       const int32_t a = Find(pair.first), b = Find(pair.second);
       if (pair.second.size() < options_.prefix.size() || a == kNone || b == kNone) {
-        return WrongField(where, name, merges[i], "both tokens must be in the vocabulary");
+        return io::WrongField(where, name, merges[i], "both tokens must be in the vocabulary");
       }
       const int32_t joined = Find(absl::StrCat(pair.first, pair.second.substr(options_.prefix.size())));
-      if (joined == kNone) return WrongField(where, name, merges[i], "the joined token must be in the vocabulary");
+      if (joined == kNone) return io::WrongField(where, name, merges[i], "the joined token must be in the vocabulary");
       merges_[PairKey(a, b)] = {static_cast<uint32_t>(i), joined};
     }
     return absl::OkStatus();
@@ -215,10 +215,10 @@ class Bpe final : public Model {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<const Model>> ParseBpe(const Json& json, const std::string& where) {
-  Fields fields(json, where);
+absl::StatusOr<std::unique_ptr<const Model>> ParseBpe(const io::JsonValue& json, const std::string& where) {
+  io::JsonFields fields(json, where);
   fields.Any("type");
-  const Json& dropout = fields.Any("dropout");
+  const io::JsonValue& dropout = fields.Any("dropout");
   if (!dropout.is_null() && !(dropout.is_number() && dropout.number() == 0)) {
     fields.Fail("dropout", "only null and 0 are read: dropout is for training");
   }
@@ -229,8 +229,8 @@ absl::StatusOr<std::unique_ptr<const Model>> ParseBpe(const Json& json, const st
   options.fuse_unknown = fields.Bool("fuse_unk", false);
   options.byte_fallback = fields.Bool("byte_fallback", false);
   options.ignore_merges = fields.Bool("ignore_merges", false);
-  const Json& vocab = fields.Any("vocab");
-  const Json& merges = fields.Array("merges");
+  const io::JsonValue& vocab = fields.Any("vocab");
+  const io::JsonValue& merges = fields.Array("merges");
   AQT_RETURN_IF_ERROR(fields.Finish());
   AQT_ASSIGN_OR_RETURN(Vocabulary vocabulary, ParseVocabulary(vocab, where));
   return Bpe::Make(std::move(vocabulary), std::move(options), merges, where);

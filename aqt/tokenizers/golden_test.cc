@@ -17,7 +17,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "aqt/io/file.h"
-#include "aqt/tokenizers/json_value.h"
+#include "aqt/io/json_value.h"
 #include "aqt/tokenizers/normalizer.h"
 #include "aqt/tokenizers/text.h"
 #include "aqt/tokenizers/tokenizer.h"
@@ -164,7 +164,7 @@ TEST(CodePoints, NormalizersEqualTheRecording) {
     ASSERT_EQ(record.size(), 3);
     const char* const more =
         record[0] == "BertNormalizer" ? R"(, "clean_text": true, "handle_chinese_chars": true, "lowercase": true)" : "";
-    const auto json = ParseJsonObject(absl::StrCat("{\"type\": \"", record[0], "\"", more, "}"));
+    const auto json = io::ParseJsonValue(absl::StrCat("{\"type\": \"", record[0], "\"", more, "}"));
     ASSERT_TRUE(json.ok()) << json.status();
     const auto normalizer = ParseNormalizer(*json, record[0]);
     ASSERT_TRUE(normalizer.ok()) << normalizer.status();

@@ -11,7 +11,7 @@ namespace aqt::tokenizers {
 namespace {
 
 // Old files do not name the type.
-absl::string_view GuessType(const Json& json) {
+absl::string_view GuessType(const io::JsonValue& json) {
   if (!json["merges"].is_null()) return "BPE";
   if (!json["max_input_chars_per_word"].is_null()) return "WordPiece";
   return json["vocab"].is_array() ? "Unigram" : "";
@@ -19,8 +19,8 @@ absl::string_view GuessType(const Json& json) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<const Model>> ParseModel(const Json& json, const std::string& where) {
-  Fields fields(json, where);
+absl::StatusOr<std::unique_ptr<const Model>> ParseModel(const io::JsonValue& json, const std::string& where) {
+  io::JsonFields fields(json, where);
   const std::string name = fields.Any("type").is_null() ? std::string(GuessType(json)) : fields.Text("type");
   if (name == "WordPiece") return ParseWordPiece(json, where);
   if (name == "BPE") return ParseBpe(json, where);
@@ -29,17 +29,17 @@ absl::StatusOr<std::unique_ptr<const Model>> ParseModel(const Json& json, const 
   return fields.Finish();
 }
 
-absl::StatusOr<Vocabulary> ParseVocabulary(const Json& json, const std::string& where) {
-  if (!json.is_object()) return WrongField(where, "vocab", json, "expected an object of tokens with their ids");
+absl::StatusOr<Vocabulary> ParseVocabulary(const io::JsonValue& json, const std::string& where) {
+  if (!json.is_object()) return io::WrongField(where, "vocab", json, "expected an object of tokens with their ids");
   Vocabulary vocabulary;
   vocabulary.reserve(json.size());
   for (const auto& [token, id] : json.object()) {
     if (!id.is_unsigned() || id.integer() >= uint64_t{std::numeric_limits<int32_t>::max()}) {
-      return WrongField(where, absl::StrCat("vocab[", io::Printable(token), "]"), id,
+      return io::WrongField(where, absl::StrCat("vocab[", io::Printable(token), "]"), id,
                         "expected an id below 2147483647");
     }
     if (token.size() > kMaxTokenBytes) {
-      return WrongField(where, absl::StrCat("vocab[", io::Printable(token), "]"), id,
+      return io::WrongField(where, absl::StrCat("vocab[", io::Printable(token), "]"), id,
                         absl::StrCat("this token has ", token.size(), " bytes; at most ", kMaxTokenBytes, " are read"));
     }
     vocabulary.emplace_back(token, static_cast<int32_t>(id.integer()));

@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "aqt/tokenizers/json_fields.h"
+#include "aqt/io/json_fields.h"
 #include "aqt/tokenizers/text.h"
 
 namespace aqt::tokenizers {
@@ -43,7 +43,7 @@ class Model {
 };
 
 // The object "model" of tokenizer.json.
-absl::StatusOr<std::unique_ptr<const Model>> ParseModel(const Json& json, const std::string& where);
+absl::StatusOr<std::unique_ptr<const Model>> ParseModel(const io::JsonValue& json, const std::string& where);
 
 // ---- the kinds, each in a file of its own
 
@@ -53,12 +53,12 @@ struct WordPieceOptions {
   int64_t max_code_points = 100;  // of a word; longer ones are unknown
 };
 absl::StatusOr<std::unique_ptr<const Model>> MakeWordPiece(Vocabulary vocabulary, const WordPieceOptions& options);
-absl::StatusOr<std::unique_ptr<const Model>> ParseWordPiece(const Json& json, const std::string& where);
-absl::StatusOr<std::unique_ptr<const Model>> ParseBpe(const Json& json, const std::string& where);
-absl::StatusOr<std::unique_ptr<const Model>> ParseUnigram(const Json& json, const std::string& where);
+absl::StatusOr<std::unique_ptr<const Model>> ParseWordPiece(const io::JsonValue& json, const std::string& where);
+absl::StatusOr<std::unique_ptr<const Model>> ParseBpe(const io::JsonValue& json, const std::string& where);
+absl::StatusOr<std::unique_ptr<const Model>> ParseUnigram(const io::JsonValue& json, const std::string& where);
 
 // The field "vocab" of WordPiece and BPE: an object that gives each token its id.
-absl::StatusOr<Vocabulary> ParseVocabulary(const Json& json, const std::string& where);
+absl::StatusOr<Vocabulary> ParseVocabulary(const io::JsonValue& json, const std::string& where);
 
 int64_t LargestId(const Vocabulary& vocabulary);
 

@@ -155,11 +155,11 @@ class Sequence final : public Normalizer {
   const std::vector<std::unique_ptr<const Normalizer>> parts_;
 };
 
-Made Parse(const Json& json, const std::string& where, int depth);
+Made Parse(const io::JsonValue& json, const std::string& where, int depth);
 
-Made ParseSequence(Fields& fields, int depth) {
+Made ParseSequence(io::JsonFields& fields, int depth) {
   std::vector<std::unique_ptr<const Normalizer>> parts;
-  const Json& list = fields.Array("normalizers");
+  const io::JsonValue& list = fields.Array("normalizers");
   if (depth >= kMaxDepth) fields.Fail("normalizers", absl::StrCat("at most ", kMaxDepth, " levels are read"));
   AQT_RETURN_IF_ERROR(fields.Finish());
   for (size_t i = 0; i < list.size(); ++i) {
@@ -169,7 +169,7 @@ Made ParseSequence(Fields& fields, int depth) {
   return std::make_unique<Sequence>(std::move(parts));
 }
 
-Made ParseBert(Fields& fields) {
+Made ParseBert(io::JsonFields& fields) {
   BertNormalizerOptions options;
   options.clean_text = fields.Bool("clean_text");
   options.handle_chinese_chars = fields.Bool("handle_chinese_chars");
@@ -179,15 +179,15 @@ Made ParseBert(Fields& fields) {
   return MakeBertNormalizer(options);
 }
 
-Made ParseReplace(Fields& fields) {
+Made ParseReplace(io::JsonFields& fields) {
   const std::string content = fields.Text("content");
-  const Json& json = fields.Any("pattern");
+  const io::JsonValue& json = fields.Any("pattern");
   AQT_RETURN_IF_ERROR(fields.Finish());
   AQT_ASSIGN_OR_RETURN(auto pattern, ParsePattern(json, absl::StrCat(fields.where(), ".pattern")));
   return std::make_unique<Replace>(std::move(pattern), content);
 }
 
-Made ParsePrecompiled(Fields& fields) {
+Made ParsePrecompiled(io::JsonFields& fields) {
   const std::string map = fields.Text("precompiled_charsmap");
   AQT_RETURN_IF_ERROR(fields.Finish());
   Made made = MakePrecompiled(map);
@@ -195,13 +195,13 @@ Made ParsePrecompiled(Fields& fields) {
   return made;
 }
 
-Made Simple(Fields& fields, std::unique_ptr<const Normalizer> normalizer) {
+Made Simple(io::JsonFields& fields, std::unique_ptr<const Normalizer> normalizer) {
   AQT_RETURN_IF_ERROR(fields.Finish());
   return normalizer;
 }
 
-Made Parse(const Json& json, const std::string& where, int depth) {
-  Fields fields(json, where);
+Made Parse(const io::JsonValue& json, const std::string& where, int depth) {
+  io::JsonFields fields(json, where);
   const std::string type = fields.Text("type");
   if (type == "Sequence") return ParseSequence(fields, depth);
   if (type == "BertNormalizer") return ParseBert(fields);
@@ -238,7 +238,7 @@ absl::Status TooLong(size_t size, size_t limit) {
                                                    " are allowed for a text of its size"));
 }
 
-absl::StatusOr<std::unique_ptr<const Normalizer>> ParseNormalizer(const Json& json, const std::string& where) {
+absl::StatusOr<std::unique_ptr<const Normalizer>> ParseNormalizer(const io::JsonValue& json, const std::string& where) {
   return Parse(json, where, 0);
 }
 

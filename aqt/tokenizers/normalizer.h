@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "aqt/tokenizers/json_fields.h"
+#include "aqt/io/json_fields.h"
 #include "aqt/tokenizers/text.h"
 
 namespace aqt::tokenizers {
@@ -29,7 +29,7 @@ inline size_t GrowthLimit(size_t size) { return std::min<size_t>(64 * size + 655
 absl::Status TooLong(size_t size, size_t limit);
 
 // The object "normalizer" of tokenizer.json, or one in a Sequence. InvalidArgument names what is not read.
-absl::StatusOr<std::unique_ptr<const Normalizer>> ParseNormalizer(const Json& json, const std::string& where);
+absl::StatusOr<std::unique_ptr<const Normalizer>> ParseNormalizer(const io::JsonValue& json, const std::string& where);
 
 // ---- kinds with a file of their own
 

@@ -11,7 +11,7 @@
 #include "aqt/core/status_macros.h"
 #include "aqt/io/foreign_file.h"
 #include "aqt/io/printable.h"
-#include "aqt/tokenizers/json_fields.h"
+#include "aqt/io/json_fields.h"
 #include "aqt/tokenizers/tokenizer.h"
 #include "aqt/tokenizers/tokenizer_parts.h"
 
@@ -21,18 +21,18 @@ namespace {
 constexpr int64_t kMaxFileBytes = int64_t{128} << 20;
 constexpr int64_t kMaxConfigBytes = int64_t{16} << 20;
 
-absl::StatusOr<Json> ParseObject(absl::string_view text, const std::string& name) {
-  auto json = ParseJsonObject(text);
+absl::StatusOr<io::JsonValue> ParseObject(absl::string_view text, const std::string& name) {
+  auto json = io::ParseJsonValue(text);
   if (!json.ok()) {
     return Annotate(json.status(), absl::StrCat(name, io::GuessContent(text.substr(0, io::kGuessBytes))));
   }
   return json;
 }
 
-absl::StatusOr<Truncation> ParseTruncation(const Json& json, const std::string& where) {
+absl::StatusOr<Truncation> ParseTruncation(const io::JsonValue& json, const std::string& where) {
   Truncation truncation;
   if (json.is_null()) return truncation;
-  Fields fields(json, where);
+  io::JsonFields fields(json, where);
   truncation.max_length = fields.Int("max_length");
   truncation.strategy =
       static_cast<Truncation::Strategy>(fields.Word("strategy", {"LongestFirst", "OnlyFirst", "OnlySecond"}, 99));
@@ -42,10 +42,10 @@ absl::StatusOr<Truncation> ParseTruncation(const Json& json, const std::string& 
   return truncation;
 }
 
-absl::StatusOr<Padding> ParsePadding(const Json& json, const std::string& where) {
+absl::StatusOr<Padding> ParsePadding(const io::JsonValue& json, const std::string& where) {
   Padding padding;
   if (json.is_null()) return padding;
-  Fields fields(json, where);
+  io::JsonFields fields(json, where);
   padding.id = fields.Int("pad_id");
   padding.type_id = static_cast<int32_t>(std::min<int64_t>(fields.Int("pad_type_id"), 1 << 20));
   padding.left = fields.Word("direction", {"Left", "Right"}, 99) == 0;
@@ -66,38 +66,29 @@ void FindPadding(const Tokenizer::Parts& parts, Padding& padding) {
 // ---- vocab.txt
 
 // A token in tokenizer_config.json: "[SEP]", or an object with the "content".
-absl::StatusOr<std::string> SpecialToken(const Json& config, const char* key, std::string absent,
-                                         const std::string& where) {
-  const Json& value = config[key];
+std::string SpecialToken(io::JsonFields& config, const char* key, std::string absent) {
+  const io::JsonValue& value = config.Any(key);
   if (value.is_null()) return absent;
-  const Json& content = value.is_object() ? value["content"] : value;
-  return content.is_string() ? absl::StatusOr<std::string>(content.text())
-                             : WrongField(where, key, value, "expected a token");
+  const io::JsonValue& content = value.is_object() ? value["content"] : value;
+  if (content.is_string()) return content.text();
+  config.Fail(key, "expected a token");
+  return "";
 }
 
-absl::StatusOr<bool> Flag(const Json& config, const char* key, bool absent, const std::string& where) {
-  const Json& value = config[key];
-  if (value.is_null()) return absent;
-  return value.is_boolean() ? absl::StatusOr<bool>(value.boolean())
-                            : WrongField(where, key, value, "expected true or false");
-}
-
-absl::StatusOr<BertNormalizerOptions> BertOptions(const Json& config, const std::string& where) {
+BertNormalizerOptions BertOptions(io::JsonFields& config) {
   BertNormalizerOptions options;
-  AQT_ASSIGN_OR_RETURN(options.lowercase, Flag(config, "do_lower_case", true, where));
-  AQT_ASSIGN_OR_RETURN(options.strip_accents, Flag(config, "strip_accents", options.lowercase, where));
-  AQT_ASSIGN_OR_RETURN(options.handle_chinese_chars, Flag(config, "tokenize_chinese_chars", true, where));
-  AQT_ASSIGN_OR_RETURN(const bool splits, Flag(config, "do_basic_tokenize", true, where));
-  if (!splits) return WrongField(where, "do_basic_tokenize", config["do_basic_tokenize"], "only true is read");
-  if (const Json& tokenizer_class = config["tokenizer_class"]; !tokenizer_class.is_null()) {
+  options.lowercase = config.Bool("do_lower_case", true);
+  options.strip_accents = config.Bool("strip_accents", options.lowercase);
+  options.handle_chinese_chars = config.Bool("tokenize_chinese_chars", true);
+  if (!config.Bool("do_basic_tokenize", true)) config.Fail("do_basic_tokenize", "only true is read");
+  if (const io::JsonValue& tokenizer_class = config.Any("tokenizer_class"); !tokenizer_class.is_null()) {
     constexpr absl::string_view kClasses[] = {"BertTokenizer",           "BertTokenizerFast", "DistilBertTokenizer",
                                               "DistilBertTokenizerFast", "ElectraTokenizer",  "ElectraTokenizerFast"};
     const std::string name = tokenizer_class.is_string() ? tokenizer_class.text() : "";
     if (std::find(std::begin(kClasses), std::end(kClasses), name) == std::end(kClasses)) {
-      return WrongField(
-          where, "tokenizer_class", tokenizer_class,
-          "a vocab.txt alone is read for BertTokenizer, DistilBertTokenizer and ElectraTokenizer; for others "
-          "save a tokenizer.json with transformers (use_fast=True)");
+      config.Fail("tokenizer_class",
+                  "a vocab.txt alone is read for BertTokenizer, DistilBertTokenizer and ElectraTokenizer; for others "
+                  "save a tokenizer.json with transformers (use_fast=True)");
     }
   }
   return options;
@@ -119,14 +110,12 @@ struct BertSpecials {
   std::string unk, sep, pad, cls, mask;
 };
 
-absl::StatusOr<BertSpecials> ReadSpecials(const Json& config, const std::string& where) {
-  BertSpecials names;
-  AQT_ASSIGN_OR_RETURN(names.unk, SpecialToken(config, "unk_token", "[UNK]", where));
-  AQT_ASSIGN_OR_RETURN(names.sep, SpecialToken(config, "sep_token", "[SEP]", where));
-  AQT_ASSIGN_OR_RETURN(names.pad, SpecialToken(config, "pad_token", "[PAD]", where));
-  AQT_ASSIGN_OR_RETURN(names.cls, SpecialToken(config, "cls_token", "[CLS]", where));
-  AQT_ASSIGN_OR_RETURN(names.mask, SpecialToken(config, "mask_token", "[MASK]", where));
-  return names;
+BertSpecials ReadSpecials(io::JsonFields& config) {
+  return {.unk = SpecialToken(config, "unk_token", "[UNK]"),
+          .sep = SpecialToken(config, "sep_token", "[SEP]"),
+          .pad = SpecialToken(config, "pad_token", "[PAD]"),
+          .cls = SpecialToken(config, "cls_token", "[CLS]"),
+          .mask = SpecialToken(config, "mask_token", "[MASK]")};
 }
 
 }  // namespace
@@ -153,17 +142,17 @@ absl::Status Tokenizer::Parts::SetAddedTokens(const std::vector<AddedToken>& tok
 }
 
 absl::StatusOr<Tokenizer> Tokenizer::FromJson(absl::string_view text, const std::string& name) {
-  AQT_ASSIGN_OR_RETURN(const Json json, ParseObject(text, name));
-  Fields fields(json, name);
+  AQT_ASSIGN_OR_RETURN(const io::JsonValue json, ParseObject(text, name));
+  io::JsonFields fields(json, name);
   const std::string version = fields.Text("version", "1.0");
   if (version != "1.0") fields.Fail("version", "only 1.0 is read");
-  const Json& truncation = fields.Any("truncation");
-  const Json& padding = fields.Any("padding");
-  const Json& added = fields.Any("added_tokens");
-  const Json& normalizer = fields.Any("normalizer");
-  const Json& pre_tokenizer = fields.Any("pre_tokenizer");
-  const Json& post_processor = fields.Any("post_processor");
-  const Json& model = fields.Any("model");
+  const io::JsonValue& truncation = fields.Any("truncation");
+  const io::JsonValue& padding = fields.Any("padding");
+  const io::JsonValue& added = fields.Any("added_tokens");
+  const io::JsonValue& normalizer = fields.Any("normalizer");
+  const io::JsonValue& pre_tokenizer = fields.Any("pre_tokenizer");
+  const io::JsonValue& post_processor = fields.Any("post_processor");
+  const io::JsonValue& model = fields.Any("model");
   fields.Any("decoder");  // makes text from ids
   AQT_RETURN_IF_ERROR(fields.Finish());
   auto parts = std::make_unique<Parts>();
@@ -187,16 +176,18 @@ absl::StatusOr<Tokenizer> Tokenizer::FromJson(absl::string_view text, const std:
 
 absl::StatusOr<Tokenizer> Tokenizer::FromVocabulary(absl::string_view vocabulary, absl::string_view config_text,
                                                     const std::string& name) {
-  Json config;
+  io::JsonValue config_value{io::JsonValue::Object()};
   const std::string where = "tokenizer_config.json of " + name;
   if (!config_text.empty()) {
-    AQT_ASSIGN_OR_RETURN(config, ParseObject(config_text, where));
+    AQT_ASSIGN_OR_RETURN(config_value, ParseObject(config_text, where));
   }
+  io::JsonFields config(config_value, where);
+  const BertNormalizerOptions options = BertOptions(config);
+  const BertSpecials names = ReadSpecials(config);
+  AQT_RETURN_IF_ERROR(config.status());
   auto parts = std::make_unique<Parts>();
-  AQT_ASSIGN_OR_RETURN(const BertNormalizerOptions options, BertOptions(config, where));
   parts->normalizer = MakeBertNormalizer(options);
   parts->pre_tokenizer = MakeBertPreTokenizer();
-  AQT_ASSIGN_OR_RETURN(const BertSpecials names, ReadSpecials(config, where));
   Vocabulary lines = ReadLines(vocabulary);
   for (const auto& [token, id] : lines) {
     if (token.size() > kMaxTokenBytes) {

@@ -39,8 +39,8 @@ class Literal final : public Pattern {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<const Pattern>> ParsePattern(const Json& json, absl::string_view where) {
-  Fields fields(json, std::string(where));
+absl::StatusOr<std::unique_ptr<const Pattern>> ParsePattern(const io::JsonValue& json, absl::string_view where) {
+  io::JsonFields fields(json, std::string(where));
   const bool regex = !fields.Any("Regex").is_null();
   const std::string text = fields.Text(regex ? "Regex" : "String");
   if (text.empty()) fields.Fail(regex ? "Regex" : "String", "an empty pattern is not read");
@@ -48,7 +48,7 @@ absl::StatusOr<std::unique_ptr<const Pattern>> ParsePattern(const Json& json, ab
   AQT_RETURN_IF_ERROR(fields.Finish());
   if (!regex) return std::unique_ptr<const Pattern>(std::make_unique<Literal>(text));
   auto pattern = ParseRegex(text);
-  if (!pattern.ok()) return WrongField(where, "Regex", Json(text), pattern.status().message());
+  if (!pattern.ok()) return io::WrongField(where, "Regex", io::JsonValue(text), pattern.status().message());
   return pattern;
 }
 

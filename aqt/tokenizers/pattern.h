@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "aqt/tokenizers/json_fields.h"
+#include "aqt/io/json_fields.h"
 #include "aqt/tokenizers/text.h"
 
 namespace aqt::tokenizers {
@@ -28,7 +28,7 @@ class Pattern {
 };
 
 // A value such as {"String": " "} or {"Regex": "\\s+"}.
-absl::StatusOr<std::unique_ptr<const Pattern>> ParsePattern(const Json& json, absl::string_view where);
+absl::StatusOr<std::unique_ptr<const Pattern>> ParsePattern(const io::JsonValue& json, absl::string_view where);
 
 // Regular expressions of Perl's kind (leftmost, and the first alternative that matches): alternatives, groups without
 // capture, (?i: ), classes, \s \d \w \p{L} and other categories, the quantifiers ? * + {m,n} and their lazy forms, and

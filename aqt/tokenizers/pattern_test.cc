@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "aqt/tokenizers/json_value.h"
+#include "aqt/io/json_value.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -76,7 +76,7 @@ TEST(Regex, NamesWhatIsNotRead) {
 }
 
 TEST(Literal, Overlaps) {
-  const auto pattern = ParsePattern(*ParseJsonObject(R"({"String": "aba"})"), "p");
+  const auto pattern = ParsePattern(*io::ParseJsonValue(R"({"String": "aba"})"), "p");
   ASSERT_TRUE(pattern.ok());
   EXPECT_THAT(Parts(**pattern, "ababaaba abaaba"), ElementsAre("aba", "aba", "aba", "aba"));
 }

@@ -19,8 +19,8 @@ class Parser {
  public:
   explicit Parser(int64_t num_ids) : num_ids_(num_ids) {}
 
-  absl::Status Parse(const Json& json, const std::string& where, int depth) {
-    Fields fields(json, where);
+  absl::Status Parse(const io::JsonValue& json, const std::string& where, int depth) {
+    io::JsonFields fields(json, where);
     const std::string type = fields.Text("type");
     if (type == "BertProcessing") return ParseBert(fields);
     if (type == "RobertaProcessing") return ParseRoberta(fields);
@@ -36,14 +36,14 @@ class Parser {
  private:
   static constexpr int kMaxDepth = 4;
 
-  absl::Status CheckId(const Fields& fields, absl::string_view key, const Json& id) const {
+  absl::Status CheckId(const io::JsonFields& fields, absl::string_view key, const io::JsonValue& id) const {
     if (id.is_unsigned() && id.integer() < static_cast<uint64_t>(num_ids_)) return absl::OkStatus();
-    return WrongField(fields.where(), key, id,
+    return io::WrongField(fields.where(), key, id,
                       absl::StrCat("expected an id below ", num_ids_, ", the size of the vocabulary"));
   }
 
   // Only one part of a Sequence may set special tokens.
-  absl::Status SetTemplates(const Fields& fields, Template single, Template pair) {
+  absl::Status SetTemplates(const io::JsonFields& fields, Template single, Template pair) {
     if (has_templates_) {
       return absl::InvalidArgumentError(absl::StrCat(
           fields.where(),
@@ -56,16 +56,16 @@ class Parser {
   }
 
   // A field such as ["[SEP]", 102].
-  absl::StatusOr<int32_t> ParseToken(Fields& fields, const char* key) const {
-    const Json& value = fields.Any(key);
+  absl::StatusOr<int32_t> ParseToken(io::JsonFields& fields, const char* key) const {
+    const io::JsonValue& value = fields.Any(key);
     if (!value.is_array() || value.size() != 2 || !value[0].is_string()) {
-      return WrongField(fields.where(), key, value, "expected a token and its id");
+      return io::WrongField(fields.where(), key, value, "expected a token and its id");
     }
     AQT_RETURN_IF_ERROR(CheckId(fields, key, value[1]));
     return static_cast<int32_t>(value[1].integer());
   }
 
-  absl::Status ParseBert(Fields& fields) {
+  absl::Status ParseBert(io::JsonFields& fields) {
     AQT_ASSIGN_OR_RETURN(const int32_t sep, ParseToken(fields, "sep"));
     AQT_ASSIGN_OR_RETURN(const int32_t cls, ParseToken(fields, "cls"));
     AQT_RETURN_IF_ERROR(fields.Finish());
@@ -73,7 +73,7 @@ class Parser {
     return SetTemplates(fields, std::move(bert.single), std::move(bert.pair));
   }
 
-  absl::Status ParseRoberta(Fields& fields) {
+  absl::Status ParseRoberta(io::JsonFields& fields) {
     AQT_ASSIGN_OR_RETURN(const int32_t sep, ParseToken(fields, "sep"));
     AQT_ASSIGN_OR_RETURN(const int32_t cls, ParseToken(fields, "cls"));
     const bool trim = fields.Bool("trim_offsets");
@@ -85,7 +85,7 @@ class Parser {
                         {Special(cls, 0), first, Special(sep, 0), Special(sep, 0), second, Special(sep, 0)});
   }
 
-  absl::Status ParseByteLevel(Fields& fields) {
+  absl::Status ParseByteLevel(io::JsonFields& fields) {
     const bool add_prefix_space = fields.Bool("add_prefix_space");
     const bool trim = fields.Bool("trim_offsets");
     fields.Bool("use_regex", true);
@@ -94,8 +94,8 @@ class Parser {
     return absl::OkStatus();
   }
 
-  absl::Status ParseSequence(Fields& fields, int depth) {
-    const Json& list = fields.Array("processors");
+  absl::Status ParseSequence(io::JsonFields& fields, int depth) {
+    const io::JsonValue& list = fields.Array("processors");
     if (depth >= kMaxDepth) fields.Fail("processors", absl::StrCat("at most ", kMaxDepth, " levels are read"));
     AQT_RETURN_IF_ERROR(fields.Finish());
     for (size_t i = 0; i < list.size(); ++i) {
@@ -104,12 +104,12 @@ class Parser {
     return absl::OkStatus();
   }
 
-  absl::Status ParseTemplates(Fields& fields) {
+  absl::Status ParseTemplates(io::JsonFields& fields) {
     std::map<std::string, std::vector<int32_t>> specials;
-    const Json& tokens = fields.Any("special_tokens");
+    const io::JsonValue& tokens = fields.Any("special_tokens");
     if (!tokens.is_object()) fields.Fail("special_tokens", "expected an object");
-    const Json& single = fields.Array("single");
-    const Json& pair = fields.Array("pair");
+    const io::JsonValue& single = fields.Array("single");
+    const io::JsonValue& pair = fields.Array("pair");
     AQT_RETURN_IF_ERROR(fields.Finish());
     for (const auto& [name, json] : tokens.object()) {
       AQT_ASSIGN_OR_RETURN(specials[name], ParseSpecial(json, absl::StrCat(fields.where(), ".special_tokens")));
@@ -120,36 +120,36 @@ class Parser {
       return std::any_of(parts.begin(), parts.end(), [&](const TemplatePart& part) { return part.kind == kind; });
     };
     if (has(one, TemplatePart::kSecond))
-      return WrongField(fields.where(), "single", single, "it must not use the sequence B");
+      return io::WrongField(fields.where(), "single", single, "it must not use the sequence B");
     if (!has(two, TemplatePart::kFirst) || !has(two, TemplatePart::kSecond)) {
-      return WrongField(fields.where(), "pair", pair, "it must use the sequences A and B");
+      return io::WrongField(fields.where(), "pair", pair, "it must use the sequences A and B");
     }
     return SetTemplates(fields, std::move(one), std::move(two));
   }
 
-  absl::StatusOr<std::vector<int32_t>> ParseSpecial(const Json& json, const std::string& where) const {
-    Fields fields(json, where);
+  absl::StatusOr<std::vector<int32_t>> ParseSpecial(const io::JsonValue& json, const std::string& where) const {
+    io::JsonFields fields(json, where);
     fields.Any("id");
     fields.Any("tokens");
-    const Json& list = fields.Array("ids");
+    const io::JsonValue& list = fields.Array("ids");
     AQT_RETURN_IF_ERROR(fields.Finish());
     std::vector<int32_t> ids;
-    for (const Json& id : list.array()) {
+    for (const io::JsonValue& id : list.array()) {
       AQT_RETURN_IF_ERROR(CheckId(fields, "ids", id));
       ids.push_back(static_cast<int32_t>(id.integer()));
     }
     return ids;
   }
 
-  static absl::StatusOr<Template> ParseTemplate(const Json& list,
+  static absl::StatusOr<Template> ParseTemplate(const io::JsonValue& list,
                                                 const std::map<std::string, std::vector<int32_t>>& specials,
                                                 const std::string& where) {
     Template parts;
     for (size_t i = 0; i < list.size(); ++i) {
-      Fields choice(list[i], absl::StrCat(where, "[", i, "]"));
+      io::JsonFields choice(list[i], absl::StrCat(where, "[", i, "]"));
       const bool is_special = !choice.Any("SpecialToken").is_null();
       const char* const key = is_special ? "SpecialToken" : "Sequence";
-      Fields fields(choice.Any(key), absl::StrCat(where, "[", i, "].", key));
+      io::JsonFields fields(choice.Any(key), absl::StrCat(where, "[", i, "].", key));
       AQT_RETURN_IF_ERROR(choice.Finish());
       TemplatePart part;
       const int64_t type_id = fields.Int("type_id");
@@ -185,7 +185,7 @@ int64_t NumSpecial(const Template& parts) {
   return count;
 }
 
-absl::StatusOr<PostProcessor> ParsePostProcessor(const Json& json, int64_t num_ids, const std::string& where) {
+absl::StatusOr<PostProcessor> ParsePostProcessor(const io::JsonValue& json, int64_t num_ids, const std::string& where) {
   if (json.is_null()) return PostProcessor();
   Parser parser(num_ids);
   AQT_RETURN_IF_ERROR(parser.Parse(json, where, 0));

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "aqt/tokenizers/json_fields.h"
+#include "aqt/io/json_fields.h"
 #include "aqt/tokenizers/model.h"
 
 namespace aqt::tokenizers {
@@ -38,7 +38,7 @@ struct PostProcessor {
 };
 
 // The object "post_processor" of tokenizer.json, or null. Ids of special tokens must be below `num_ids`.
-absl::StatusOr<PostProcessor> ParsePostProcessor(const Json& json, int64_t num_ids, const std::string& where);
+absl::StatusOr<PostProcessor> ParsePostProcessor(const io::JsonValue& json, int64_t num_ids, const std::string& where);
 
 // [CLS] A [SEP] B [SEP], where B and what follows have type 1.
 PostProcessor BertPostProcessor(int32_t cls, int32_t sep);

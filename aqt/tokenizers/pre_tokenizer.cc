@@ -234,11 +234,11 @@ class Sequence final : public PreTokenizer {
   const std::vector<std::unique_ptr<const PreTokenizer>> parts_;
 };
 
-Made Parse(const Json& json, const std::string& where, int depth);
+Made Parse(const io::JsonValue& json, const std::string& where, int depth);
 
-Made ParseSequence(Fields& fields, int depth) {
+Made ParseSequence(io::JsonFields& fields, int depth) {
   std::vector<std::unique_ptr<const PreTokenizer>> parts;
-  const Json& list = fields.Array("pretokenizers");
+  const io::JsonValue& list = fields.Array("pretokenizers");
   if (depth >= kMaxDepth) fields.Fail("pretokenizers", absl::StrCat("at most ", kMaxDepth, " levels are read"));
   AQT_RETURN_IF_ERROR(fields.Finish());
   for (size_t i = 0; i < list.size(); ++i) {
@@ -248,29 +248,29 @@ Made ParseSequence(Fields& fields, int depth) {
   return std::make_unique<Sequence>(std::move(parts));
 }
 
-SplitBehavior ParseBehavior(Fields& fields, bool required) {
+SplitBehavior ParseBehavior(io::JsonFields& fields, bool required) {
   return static_cast<SplitBehavior>(fields.Word(
       "behavior", {"Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"}, required ? 99 : 1));
 }
 
-Made ParseSplit(Fields& fields) {
+Made ParseSplit(io::JsonFields& fields) {
   const SplitBehavior behavior = ParseBehavior(fields, /*required=*/true);
   const bool invert = fields.Bool("invert");
-  const Json& json = fields.Any("pattern");
+  const io::JsonValue& json = fields.Any("pattern");
   AQT_RETURN_IF_ERROR(fields.Finish());
   AQT_ASSIGN_OR_RETURN(auto pattern, ParsePattern(json, absl::StrCat(fields.where(), ".pattern")));
   return std::make_unique<SplitPattern>(std::move(pattern), behavior, invert);
 }
 
 // A field with one character.
-char32_t ParseCode(Fields& fields, const char* key) {
+char32_t ParseCode(io::JsonFields& fields, const char* key) {
   const std::u32string codes = ToCodes(fields.Text(key));
   if (codes.size() == 1) return codes[0];
   fields.Fail(key, "expected one character");
   return 0;
 }
 
-Made ParseMetaspace(Fields& fields) {
+Made ParseMetaspace(io::JsonFields& fields) {
   const char32_t replacement = ParseCode(fields, "replacement");
   const bool has_scheme = !fields.Any("prepend_scheme").is_null();
   auto scheme = static_cast<Metaspace::Scheme>(fields.Word("prepend_scheme", {"first", "never", "always"}, 2));
@@ -285,7 +285,7 @@ Made ParseMetaspace(Fields& fields) {
   return std::make_unique<Metaspace>(replacement, scheme, split);
 }
 
-Made ParseByteLevel(Fields& fields) {
+Made ParseByteLevel(io::JsonFields& fields) {
   const bool add_prefix_space = fields.Bool("add_prefix_space");
   fields.Bool("trim_offsets");  // means something only as a post-processor
   const bool use_regex = fields.Bool("use_regex", true);
@@ -293,13 +293,13 @@ Made ParseByteLevel(Fields& fields) {
   return std::make_unique<ByteLevel>(add_prefix_space, use_regex);
 }
 
-Made Simple(Fields& fields, std::unique_ptr<const PreTokenizer> pre_tokenizer) {
+Made Simple(io::JsonFields& fields, std::unique_ptr<const PreTokenizer> pre_tokenizer) {
   AQT_RETURN_IF_ERROR(fields.Finish());
   return pre_tokenizer;
 }
 
-Made Parse(const Json& json, const std::string& where, int depth) {
-  Fields fields(json, where);
+Made Parse(const io::JsonValue& json, const std::string& where, int depth) {
+  io::JsonFields fields(json, where);
   const std::string type = fields.Text("type");
   if (type == "Sequence") return ParseSequence(fields, depth);
   if (type == "Split") return ParseSplit(fields);
@@ -329,7 +329,7 @@ Made Parse(const Json& json, const std::string& where, int depth) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<const PreTokenizer>> ParsePreTokenizer(const Json& json, const std::string& where) {
+absl::StatusOr<std::unique_ptr<const PreTokenizer>> ParsePreTokenizer(const io::JsonValue& json, const std::string& where) {
   return Parse(json, where, 0);
 }
 

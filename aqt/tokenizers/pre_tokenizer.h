@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "aqt/tokenizers/json_fields.h"
+#include "aqt/io/json_fields.h"
 #include "aqt/tokenizers/text.h"
 
 namespace aqt::tokenizers {
@@ -36,7 +36,7 @@ class PreTokenizer {
 };
 
 // The object "pre_tokenizer" of tokenizer.json, or one in a Sequence. InvalidArgument names what is not read.
-absl::StatusOr<std::unique_ptr<const PreTokenizer>> ParsePreTokenizer(const Json& json, const std::string& where);
+absl::StatusOr<std::unique_ptr<const PreTokenizer>> ParsePreTokenizer(const io::JsonValue& json, const std::string& where);
 
 std::unique_ptr<const PreTokenizer> MakeBertPreTokenizer();
 

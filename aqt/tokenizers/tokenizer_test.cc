@@ -147,8 +147,8 @@ struct Refusal {
 
 TEST(Tokenizer, NamesWhatIsNotRead) {
   const Refusal refusals[] = {
-      {R"({"version": "2.0"})", "t.json.version is \"2.0\"; only 1.0 is read"},
-      {R"({"extra": 1})", "t.json.extra is 1; this field is not known"},
+      {R"({"version": "2.0"})", "t.json: version is \"2.0\"; only 1.0 is read"},
+      {R"({"extra": 1})", "t.json: extra is 1; this field is not known"},
       {R"({"normalizer": {"type": "Magic"}})", "t.json: normalizer.type is \"Magic\"; read are BertNormalizer"},
       {R"({"normalizer": {"shout": true}})", "t.json: normalizer.shout is true; this field is not known"},
       {R"({"normalizer": {"lowercase": 1}})", "t.json: normalizer.lowercase is 1; expected true or false"},
@@ -202,7 +202,7 @@ TEST(Tokenizer, OldFilesDoNotNameTheModel) {
   json["model"] = Json::parse(R"({"unk_id": 0, "vocab": [["?", 0.0], ["a", -1.5], ["b", -1.0], ["ab", -2.0]]})");
   EXPECT_THAT(Ids(Make(json), "abbzz"), ElementsAre(3, 2, 0));
   json["model"] = {{"vocab", {{"a", 0}}}};
-  EXPECT_THAT(ErrorOf(json), HasSubstr("t.json: model.type is null; read are BPE, Unigram and WordPiece"));
+  EXPECT_THAT(ErrorOf(json), HasSubstr("t.json: model.type is missing; read are BPE, Unigram and WordPiece"));
 }
 
 TEST(Tokenizer, AGrowingTextIsRefused) {

@@ -119,12 +119,12 @@ class Unigram final : public Model {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<const Model>> ParseUnigram(const Json& json, const std::string& where) {
-  Fields fields(json, where);
+absl::StatusOr<std::unique_ptr<const Model>> ParseUnigram(const io::JsonValue& json, const std::string& where) {
+  io::JsonFields fields(json, where);
   fields.Any("type");
   const std::optional<int64_t> unknown = fields.OptionalInt("unk_id");
   const bool byte_fallback = fields.Bool("byte_fallback", false);
-  const Json& vocab = fields.Array("vocab");
+  const io::JsonValue& vocab = fields.Array("vocab");
   if (unknown.has_value() && *unknown >= static_cast<int64_t>(vocab.size())) {
     fields.Fail("unk_id", absl::StrCat("the vocabulary has ", vocab.size(), " tokens"));
   }
@@ -133,13 +133,13 @@ absl::StatusOr<std::unique_ptr<const Model>> ParseUnigram(const Json& json, cons
   Vocabulary vocabulary;
   std::vector<double> scores;
   for (size_t i = 0; i < vocab.size(); ++i) {
-    const Json& entry = vocab[i];
+    const io::JsonValue& entry = vocab[i];
     if (!entry.is_array() || entry.size() != 2 || !entry[0].is_string() || !entry[1].is_number()) {
-      return WrongField(where, absl::StrCat("vocab[", i, "]"), entry, "expected a token and its score");
+      return io::WrongField(where, absl::StrCat("vocab[", i, "]"), entry, "expected a token and its score");
     }
     std::string token = entry[0].text();
     if (token.size() > kMaxTokenBytes) {
-      return WrongField(where, absl::StrCat("vocab[", i, "]"), entry,
+      return io::WrongField(where, absl::StrCat("vocab[", i, "]"), entry,
                         absl::StrCat("this token has ", token.size(), " bytes; at most ", kMaxTokenBytes, " are read"));
     }
     vocabulary.emplace_back(std::move(token), static_cast<int32_t>(i));

@@ -81,14 +81,14 @@ absl::StatusOr<std::unique_ptr<const Model>> MakeWordPiece(Vocabulary vocabulary
   return model;
 }
 
-absl::StatusOr<std::unique_ptr<const Model>> ParseWordPiece(const Json& json, const std::string& where) {
-  Fields fields(json, where);
+absl::StatusOr<std::unique_ptr<const Model>> ParseWordPiece(const io::JsonValue& json, const std::string& where) {
+  io::JsonFields fields(json, where);
   fields.Any("type");
   WordPieceOptions options;
   options.unknown = fields.Text("unk_token");
   options.continuing_prefix = fields.Text("continuing_subword_prefix");
   options.max_code_points = fields.Int("max_input_chars_per_word");
-  const Json& vocab = fields.Any("vocab");
+  const io::JsonValue& vocab = fields.Any("vocab");
   AQT_RETURN_IF_ERROR(fields.Finish());
   AQT_ASSIGN_OR_RETURN(Vocabulary vocabulary, ParseVocabulary(vocab, where));
   auto model = MakeWordPiece(std::move(vocabulary), options);

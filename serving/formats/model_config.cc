@@ -11,6 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/io/json_object-inl.h"
+#include "aqt/stored/stored_config.h"
 
 namespace aqt::serving {
 namespace {
@@ -79,25 +80,6 @@ ModelFacts FactsOf(const Json& config) {
   return facts;
 }
 
-// The outermost quantization_config or compression_config that is not null, or null. A model of several parts may have
-// one in the configuration of a part: text_config, llm_config, thinker_config.text_config.
-const Json* FindQuantization(const Json& json) {
-  std::vector<const Json*> level = {&json};
-  while (!level.empty()) {
-    std::vector<const Json*> below;
-    for (const Json* const object : level) {
-      for (const char* key : {kQuantizationConfigKey, "compression_config"}) {
-        if (const Json& found = At(*object, key); !found.is_null()) return &found;
-      }
-      for (const Json& member : *object) {
-        if (member.is_object()) below.push_back(&member);
-      }
-    }
-    level = std::move(below);
-  }
-  return nullptr;
-}
-
 }  // namespace
 
 absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text) {
@@ -109,11 +91,11 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text) {
     const Json& tied = At(*part, "tie_word_embeddings");
     if (!config.tie_word_embeddings.has_value() && tied.is_boolean()) config.tie_word_embeddings = tied.get<bool>();
   }
-  if (const Json* const quantization = FindQuantization(json); quantization != nullptr) {
-    config.quantization_config = quantization->dump();
-    if (quantization->is_object() && At(*quantization, "quant_method").is_string()) {
-      config.quant_method = At(*quantization, "quant_method").get<std::string>();
-    }
+  AQT_ASSIGN_OR_RETURN(const std::string quantization, stored::FindQuantizationConfig(text));
+  if (!quantization.empty()) {
+    config.quantization_config = quantization;
+    const Json parsed = Json::parse(quantization, nullptr, /*allow_exceptions=*/false);
+    if (const Json& method = At(parsed, "quant_method"); method.is_string()) config.quant_method = method.get<std::string>();
   }
   config.facts = FactsOf(json);
   return config;

@@ -7,7 +7,6 @@
 #include <initializer_list>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +15,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "aqt/io/file.h"
+#include "aqt/io/json_fields.h"
+#include "aqt/io/json_value.h"
 
 namespace aqt::models {
 
@@ -50,28 +51,28 @@ class ConfigFields {
   // Fields that this model does not use, whatever they say.
   void NotRead(std::initializer_list<const char*> names);
   bool IsNull(const std::string& name);     // there, and null
-  bool Has(const std::string& name) const;  // there, and not null
-  const std::string& source() const { return source_; }
+  bool Has(const std::string& name) const { return fields_.Has(name); }  // there, and not null
+  const std::string& source() const { return fields_.where(); }
   // Adds an error, if it is one: that of an object of this one.
-  void Add(const absl::Status& status) { status_.Update(status); }
-  // Adds an error about this field.
+  void Add(const absl::Status& status) {
+    if (fields_.status().ok()) status_.Update(status);
+  }
+  // Adds an error: the field is not what is expected, "a number above 0".
   void Refuse(const std::string& name, absl::string_view expected);
 
   // The first error so far.
-  const absl::Status& status() const { return status_; }
+  const absl::Status& status() const { return status_.ok() ? fields_.status() : status_; }
   // The first error; then Unimplemented, naming all of them, if there are fields that were not read and that are not
   // known to leave the result as it is (dropout, labels, dtype, versions, ...).
   absl::Status Finish() const;
 
  private:
-  struct Parsed;  // the parsed text
-  ConfigFields(std::shared_ptr<const Parsed> object, absl::string_view source)
-      : object_(std::move(object)), source_(source) {}
+  ConfigFields(io::JsonValue object, absl::string_view source)
+      : object_(std::make_shared<const io::JsonValue>(std::move(object))), fields_(*object_, std::string(source)) {}
 
-  std::shared_ptr<const Parsed> object_;
-  std::string source_;
-  std::set<std::string> read_;
-  absl::Status status_;
+  std::shared_ptr<const io::JsonValue> object_;
+  io::JsonFields fields_;
+  absl::Status status_;  // of objects in this one, while this one is right
 };
 
 }  // namespace aqt::models
