@@ -18,7 +18,8 @@ def _room(holds, uses="", testonly=False):
 
 
 # Folders with rooms. In `uses` such a folder stands for all its rooms, except those for tests. A house may also be a room itself.
-HOUSES = ("aqt/core", "aqt/graph", "aqt/io", "aqt/kernels", "aqt/models", "aqt/nn", "aqt/ops", "aqt/quant", "aqt/runtime", "aqt/transforms",
+HOUSES = ("aqt/core", "aqt/graph", "aqt/io", "aqt/kernels", "aqt/models", "aqt/nn", "aqt/ops", "aqt/quant", "aqt/runtime", "aqt/tokenizers",
+          "aqt/transforms",
           "serving")
 
 ROOMS = {
@@ -30,7 +31,11 @@ ROOMS = {
     "aqt/io/tensors": _room("file formats that hold tensors: safetensors, checkpoints in several files; their common interface `TensorSource`",
                             "aqt/io"),
     "aqt/io/containers": _room("tensors in the files of NumPy, PyTorch and flax", "aqt/io/tensors"),
-    "aqt/tokenizers": _room("text to token ids, from `tokenizer.json` or `vocab.txt` ([tokenizers.md](../tokenizers.md))", "aqt/io"),
+    "aqt/tokenizers/text": _room("characters, their properties, and patterns that find them", "aqt/io"),
+    "aqt/tokenizers/splitting": _room("from a text to words: normalizers and pre-tokenizers", "aqt/tokenizers/text"),
+    "aqt/tokenizers/vocabularies": _room("from words to ids: BPE, Unigram, WordPiece", "aqt/tokenizers/text"),
+    "aqt/tokenizers": _room("text to token ids, from `tokenizer.json` or `vocab.txt` ([tokenizers.md](../tokenizers.md))",
+                            "aqt/tokenizers/splitting aqt/tokenizers/vocabularies"),
     "aqt/kernels/simd": _room("shared SIMD code: targets, conversions, arithmetic, math", "aqt/core/machine"),
     "aqt/kernels/random": _room("noise for stochastic rounding", "aqt/kernels/simd"),
     "aqt/kernels/quantize": _room("absmax, quantization of rows to integers and FP8, packed words", "aqt/kernels/random"),

@@ -115,9 +115,8 @@ size_t JsonFields::Word(absl::string_view key, std::initializer_list<const char*
 
 void JsonFields::Fail(absl::string_view key, absl::string_view expected) {
   if (!status_.ok()) return;
-  const bool missing = object_->is_object() && absl::c_none_of(object_->object(), [&](const auto& member) {
-                         return member.first == key;
-                       });
+  const bool missing = object_->is_object() &&
+                       absl::c_none_of(object_->object(), [&](const auto& member) { return member.first == key; });
   status_ = Wrong(where_, key, missing ? "missing" : Any(key).Shown(), expected);
 }
 

@@ -35,7 +35,8 @@ TEST(JsonValueTest, EqualByValue) {
   EXPECT_EQ(Value("1"), Value("1.0"));
   EXPECT_EQ(Value("-2"), Value("-2e0"));
   EXPECT_EQ(Value(R"({"a": [1, {}], "b": null})"), Value(R"({"b": null, "a": [1.0, {}]})"));
-  for (const char* other : {"2", "true", "\"1\"", "null", "[1]", "{}"}) EXPECT_FALSE(Value("1") == Value(other)) << other;
+  for (const char* other : {"2", "true", "\"1\"", "null", "[1]", "{}"})
+    EXPECT_FALSE(Value("1") == Value(other)) << other;
   EXPECT_FALSE(Value(R"({"a": 1, "b": 2})") == Value(R"({"a": 1, "c": 2})"));
   EXPECT_FALSE(Value(R"({"a": 1})") == Value(R"({"a": 1, "b": 2})"));
 }
@@ -98,13 +99,17 @@ TEST(JsonFieldsTest, TheFirstMistakeIsKept) {
   EXPECT_EQ(error("[]", text), "f.json is []; expected an object");
   EXPECT_EQ(error(R"({"k": 1})", [](JsonFields& f) { f.Text("k", "absent"); }), "f.json: k is 1; expected a string");
   EXPECT_EQ(error(R"({"k": 1})", [](JsonFields& f) { f.Bool("k", true); }), "f.json: k is 1; expected true or false");
-  EXPECT_EQ(error(R"({"k": 1.5})", [](JsonFields& f) { f.Int("k"); }), "f.json: k is 1.5; expected an integer from 0 on");
+  EXPECT_EQ(error(R"({"k": 1.5})", [](JsonFields& f) { f.Int("k"); }),
+            "f.json: k is 1.5; expected an integer from 0 on");
   EXPECT_EQ(error(R"({"k": 9})", [](JsonFields& f) { f.OptionalInt("k", 1, 8); }),
             "f.json: k is 9; expected an integer from 1 to 8");
   EXPECT_THAT(error(R"({"k": "x"})", [](JsonFields& f) { f.OptionalNumber("k"); }), HasSubstr("a finite number"));
   EXPECT_THAT(error(R"({"k": ["x", 1]})", [](JsonFields& f) { f.Texts("k"); }), HasSubstr("a list of strings"));
   EXPECT_THAT(error(R"({"k": "x"})", [](JsonFields& f) { f.Texts("k"); }), HasSubstr("expected a list"));
-  EXPECT_EQ(error(R"({"k": "Up"})", [](JsonFields& f) { f.Word("k", {"Left", "Right"}, 0); }),
+  EXPECT_EQ(error(R"({"k": "Up"})",
+                  [](JsonFields& f) {
+                    f.Word("k", {"Left", "Right"}, 0);
+                  }),
             "f.json: k is \"Up\"; read are Left, Right");
 }
 

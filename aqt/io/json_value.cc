@@ -131,8 +131,7 @@ std::string JsonValue::Shown() const {
     for (const JsonValue& value : array()) parts.push_back(show(value));
     return absl::StrCat("[", absl::StrJoin(parts, ", "), "]");
   }
-  for (const auto& [key, value] : object())
-    parts.push_back(absl::StrCat("\"", Printable(key), "\": ", show(value)));
+  for (const auto& [key, value] : object()) parts.push_back(absl::StrCat("\"", Printable(key), "\": ", show(value)));
   return absl::StrCat("{", absl::StrJoin(parts, ", "), "}");
 }
 

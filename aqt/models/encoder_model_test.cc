@@ -258,7 +258,7 @@ TEST_F(EncoderModelTest, FieldsThatChangeTheArithmeticAreRefusedByName) {
   EXPECT_TRUE(absl::IsUnimplemented(Open()));
   EXPECT_THAT(Message(), HasSubstr("config.json: rotary_dim is not known for this model"));
   Edit("config.json", R"("rotary_dim": 4)", R"("is_decoder": true)");
-  EXPECT_THAT(Message(), HasSubstr("is_decoder is 'true', expected false"));
+  EXPECT_THAT(Message(), HasSubstr("is_decoder is true; expected false"));
   Edit("config.json", R"("is_decoder": true)", R"("is_decoder": false)");
   EXPECT_TRUE(Open().ok()) << Open();
   Edit("config.json", R"("hidden_act": "gelu")", R"("hidden_act": "mish")");

@@ -10,9 +10,9 @@
 #include "absl/strings/str_split.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/io/json.h"
+#include "aqt/io/json_value.h"
 #include "aqt/io/printable.h"
 #include "aqt/models/families/config_fields.h"
-#include "nlohmann/json.hpp"
 
 namespace aqt::models {
 namespace {
@@ -27,19 +27,17 @@ struct Module {
 // `source` names the text in messages.
 absl::StatusOr<std::vector<Module>> ParseModules(const std::string& text, const std::string& source) {
   const auto wrong = [&](const auto&... parts) { return absl::DataLossError(absl::StrCat(source, ": ", parts...)); };
-  // The reader of objects also finds keys that occur twice.
-  const absl::StatusOr<io::JsonObjectText> object = io::ScanJsonObject(absl::StrCat("{\"modules\":", text, "}"), 8);
+  const absl::StatusOr<io::JsonValue> object = io::ParseJsonValue(absl::StrCat("{\"modules\":", text, "}"));
   if (!object.ok()) return Annotate(object.status(), source);
-  const nlohmann::json list = nlohmann::json::parse(object->standard, nullptr, false)["modules"];
-  if (!list.is_array() || list.empty()) return wrong("expected a list of modules");
+  const io::JsonValue& list = (*object)["modules"];
+  if (!list.is_array() || list.size() == 0) return wrong("expected a list of modules");
   std::vector<Module> modules;
-  for (const nlohmann::json& item : list) {
-    if (!item.is_object() || !item.contains("type") || !item["type"].is_string() || !item.contains("path") ||
-        !item["path"].is_string()) {
+  for (const io::JsonValue& item : list.array()) {
+    if (!item["type"].is_string() || !item["path"].is_string()) {
       return wrong("module ", modules.size(), " has no type or no path");
     }
-    const std::vector<std::string> names = absl::StrSplit(item["type"].get<std::string>(), '.');
-    modules.push_back({names.back(), item["path"].get<std::string>()});
+    const std::vector<std::string> names = absl::StrSplit(item["type"].text(), '.');
+    modules.push_back({names.back(), item["path"].text()});
     const std::string& folder = modules.back().folder;
     if (absl::StrContains(folder, "..") || absl::StartsWith(folder, "/")) {
       return wrong("the path ", io::QuoteForMessage(folder), " of module ", modules.size() - 1,

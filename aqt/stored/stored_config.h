@@ -75,7 +75,8 @@ struct StoredConfig {
 absl::StatusOr<StoredConfig> ParseStoredConfig(absl::string_view json, absl::string_view where);
 
 // The text of the outermost quantization_config or compression_config in a config.json that is not null; empty if there
-// is none. A model of several parts may have it in a part: text_config, llm_config, thinker_config.text_config. DataLoss if `json` is not an object.
+// is none. A model of several parts may have it in a part: text_config, llm_config, thinker_config.text_config.
+// DataLoss if `json` is not an object.
 absl::StatusOr<std::string> FindQuantizationConfig(absl::string_view json);
 
 // The description that belongs to a checkpoint: the quantization_config in the metadata of a single file, or else in

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/io/printable.h"
-#include "aqt/tokenizers/unicode.h"
+#include "aqt/tokenizers/text/unicode.h"
 
 namespace aqt::tokenizers {
 namespace {
@@ -47,7 +47,7 @@ absl::StatusOr<std::vector<AddedToken>> ParseAddedTokens(const io::JsonValue& js
       token.id = static_cast<int32_t>(std::min<int64_t>(next_id++, std::numeric_limits<int32_t>::max()));
     if (id != token.id) {
       return io::WrongField(fields.where(), "id", fields.Any("id"),
-                        absl::StrCat("the vocabulary gives ", io::Printable(token.content), " the id ", token.id));
+                            absl::StrCat("the vocabulary gives ", io::Printable(token.content), " the id ", token.id));
     }
     if (!seen.emplace(token.content, token.id).second) {
       return io::WrongField(fields.where(), "content", fields.Any("content"), "this token occurs twice");

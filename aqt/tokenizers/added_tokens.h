@@ -12,10 +12,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "aqt/io/json_fields.h"
-#include "aqt/tokenizers/model.h"
-#include "aqt/tokenizers/normalizer.h"
-#include "aqt/tokenizers/pre_tokenizer.h"
-#include "aqt/tokenizers/text.h"
+#include "aqt/tokenizers/splitting/normalizer.h"
+#include "aqt/tokenizers/splitting/pre_tokenizer.h"
+#include "aqt/tokenizers/text/text.h"
+#include "aqt/tokenizers/vocabularies/model.h"
 
 namespace aqt::tokenizers {
 

@@ -10,8 +10,8 @@
 #include "absl/strings/str_split.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/io/foreign_file.h"
-#include "aqt/io/printable.h"
 #include "aqt/io/json_fields.h"
+#include "aqt/io/printable.h"
 #include "aqt/tokenizers/tokenizer.h"
 #include "aqt/tokenizers/tokenizer_parts.h"
 

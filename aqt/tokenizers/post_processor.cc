@@ -39,7 +39,7 @@ class Parser {
   absl::Status CheckId(const io::JsonFields& fields, absl::string_view key, const io::JsonValue& id) const {
     if (id.is_unsigned() && id.integer() < static_cast<uint64_t>(num_ids_)) return absl::OkStatus();
     return io::WrongField(fields.where(), key, id,
-                      absl::StrCat("expected an id below ", num_ids_, ", the size of the vocabulary"));
+                          absl::StrCat("expected an id below ", num_ids_, ", the size of the vocabulary"));
   }
 
   // Only one part of a Sequence may set special tokens.

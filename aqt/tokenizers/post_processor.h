@@ -10,7 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "aqt/io/json_fields.h"
-#include "aqt/tokenizers/model.h"
+#include "aqt/tokenizers/vocabularies/model.h"
 
 namespace aqt::tokenizers {
 

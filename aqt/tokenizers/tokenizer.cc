@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/tokenizers/text/unicode.h"
 #include "aqt/tokenizers/tokenizer_parts.h"
-#include "aqt/tokenizers/unicode.h"
 
 namespace aqt::tokenizers {
 namespace {

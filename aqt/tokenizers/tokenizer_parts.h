@@ -12,11 +12,11 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "aqt/tokenizers/added_tokens.h"
-#include "aqt/tokenizers/model.h"
-#include "aqt/tokenizers/normalizer.h"
 #include "aqt/tokenizers/post_processor.h"
-#include "aqt/tokenizers/pre_tokenizer.h"
+#include "aqt/tokenizers/splitting/normalizer.h"
+#include "aqt/tokenizers/splitting/pre_tokenizer.h"
 #include "aqt/tokenizers/tokenizer.h"
+#include "aqt/tokenizers/vocabularies/model.h"
 
 namespace aqt::tokenizers {
 

@@ -109,11 +109,11 @@ class EncoderTest(unittest.TestCase):
             ({"num_hidden_layers": 1}, "encoder.layer.1."),
             ({"num_hidden_layers": 3}, "layer2/"),
             ({"hidden_size": 16}, "words/embedding"),
-            ({"num_attention_heads": 5}, "num_attention_heads is '5', expected a divisor of the width 32"),
+            ({"num_attention_heads": 5}, "num_attention_heads is 5; expected a divisor of the width 32"),
             ({"max_position_embeddings": 19}, "positions/embedding"),
             ({"hidden_act": "mish"}, "hidden_act is"),
             ({"position_embedding_type": "relative_key"}, 'expected "absolute"'),
-            ({"vocab_size": 0}, "vocab_size is '0', expected a number from 1 on"),
+            ({"vocab_size": 0}, "vocab_size is 0; expected an integer from 1 to 2147483648"),
             ({"layer_norm_eps": -1}, "expected a number above 0"),
         ):
             shutil.copyfile(TINY / "config.json", self.folder / "config.json")

@@ -237,7 +237,8 @@ void EngineCore::Compute(Batch& batch, BatchRunner& runner, std::vector<RowMemor
       stats_.padded_positions += row->program_length;
     }
   }
-  for (const TicketStatePtr& row : batch.rows) Finish(*row, status.ok() ? Answer(std::move(row->outputs)) : Answer(status));
+  for (const TicketStatePtr& row : batch.rows)
+    Finish(*row, status.ok() ? Answer(std::move(row->outputs)) : Answer(status));
 }
 
 void EngineCore::Work() {

@@ -95,7 +95,8 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text) {
   if (!quantization.empty()) {
     config.quantization_config = quantization;
     const Json parsed = Json::parse(quantization, nullptr, /*allow_exceptions=*/false);
-    if (const Json& method = At(parsed, "quant_method"); method.is_string()) config.quant_method = method.get<std::string>();
+    if (const Json& method = At(parsed, "quant_method"); method.is_string())
+      config.quant_method = method.get<std::string>();
   }
   config.facts = FactsOf(json);
   return config;

@@ -1,6 +1,5 @@
 #include "aqt/models/families/config_fields.h"
 
-
 #include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"

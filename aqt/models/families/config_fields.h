@@ -50,7 +50,7 @@ class ConfigFields {
   ConfigFields Object(const std::string& name);
   // Fields that this model does not use, whatever they say.
   void NotRead(std::initializer_list<const char*> names);
-  bool IsNull(const std::string& name);     // there, and null
+  bool IsNull(const std::string& name);                                  // there, and null
   bool Has(const std::string& name) const { return fields_.Has(name); }  // there, and not null
   const std::string& source() const { return fields_.where(); }
   // Adds an error, if it is one: that of an object of this one.

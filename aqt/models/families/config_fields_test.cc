@@ -69,7 +69,8 @@ TEST(ConfigFieldsTest, WrongValuesAreNamed) {
   for (const char* value : {"0", "-1", "1.5", "\"3\"", "3000000000", "[1]", "null"}) {
     EXPECT_THAT(error(std::string("{\"n\": ") + value + "}", count), HasSubstr("config.json: n is ")) << value;
   }
-  EXPECT_THAT(error(R"({"n": 1001})", [](ConfigFields& f) { f.Layers("n"); }), HasSubstr("config.json: n is 1001; expected an integer from 1 to 1000"));
+  EXPECT_THAT(error(R"({"n": 1001})", [](ConfigFields& f) { f.Layers("n"); }),
+              HasSubstr("config.json: n is 1001; expected an integer from 1 to 1000"));
   EXPECT_THAT(error(R"({"e": 0})", [](ConfigFields& f) { f.Positive("e", 1); }), HasSubstr("a number above 0"));
   EXPECT_THAT(error(R"({"e": "x"})", [](ConfigFields& f) { f.Flag("e", true); }), HasSubstr("true or false"));
   EXPECT_THAT(error(R"({"e": 1})", [](ConfigFields& f) { f.Text("e", ""); }), HasSubstr("a string"));

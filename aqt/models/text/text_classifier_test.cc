@@ -190,7 +190,7 @@ TEST_F(CrossEncoderVersions, None) {
 TEST_F(CrossEncoderVersions, OtherActivationsAreRefused) {
   AddField(R"("sentence_transformers": {"activation_fn": "mine.Square"})");
   EXPECT_THAT(std::string(Open().status().message()),
-              HasSubstr("sentence_transformers: activation_fn is '\"mine.Square\"', expected torch.nn.modules"));
+              HasSubstr("sentence_transformers.activation_fn is \"mine.Square\"; expected torch.nn.modules"));
 }
 
 TEST_F(CrossEncoderVersions, UnknownFieldsAreRefused) {

@@ -1,4 +1,4 @@
-#include "aqt/tokenizers/normalizer.h"
+#include "aqt/tokenizers/splitting/normalizer.h"
 
 #include <algorithm>
 #include <utility>
@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/io/printable.h"
-#include "aqt/tokenizers/pattern.h"
-#include "aqt/tokenizers/unicode.h"
+#include "aqt/tokenizers/text/pattern.h"
+#include "aqt/tokenizers/text/unicode.h"
 
 namespace aqt::tokenizers {
 namespace {

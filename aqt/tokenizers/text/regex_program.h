@@ -1,5 +1,5 @@
-#ifndef AQT_TOKENIZERS_REGEX_PROGRAM_H_
-#define AQT_TOKENIZERS_REGEX_PROGRAM_H_
+#ifndef AQT_TOKENIZERS_TEXT_REGEX_PROGRAM_H_
+#define AQT_TOKENIZERS_TEXT_REGEX_PROGRAM_H_
 
 // A regular expression as a small program, and its parser.
 
@@ -63,4 +63,4 @@ absl::StatusOr<RegexProgram> CompileRegex(const RegexNode& node);
 
 }  // namespace aqt::tokenizers
 
-#endif  // AQT_TOKENIZERS_REGEX_PROGRAM_H_
+#endif  // AQT_TOKENIZERS_TEXT_REGEX_PROGRAM_H_

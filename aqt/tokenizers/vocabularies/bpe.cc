@@ -17,7 +17,7 @@
 #include "absl/strings/str_split.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/io/printable.h"
-#include "aqt/tokenizers/model.h"
+#include "aqt/tokenizers/vocabularies/model.h"
 
 namespace aqt::tokenizers {
 namespace {
@@ -111,7 +111,8 @@ class Bpe final : public Model {
         pair = {merges[i][0].text(), merges[i][1].text()};
       } else if (merges[i].is_string()) {
         const std::vector<std::string> parts = absl::StrSplit(merges[i].text(), ' ');
-        if (parts.size() != 2) return io::WrongField(where, name, merges[i], "expected two tokens with one space between");
+        if (parts.size() != 2)
+          return io::WrongField(where, name, merges[i], "expected two tokens with one space between");
         pair = {parts[0], parts[1]};
       } else {
         return io::WrongField(where, name, merges[i], "expected two tokens");

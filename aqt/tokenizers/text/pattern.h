@@ -1,5 +1,5 @@
-#ifndef AQT_TOKENIZERS_PATTERN_H_
-#define AQT_TOKENIZERS_PATTERN_H_
+#ifndef AQT_TOKENIZERS_TEXT_PATTERN_H_
+#define AQT_TOKENIZERS_TEXT_PATTERN_H_
 
 // What Split and Replace look for: a string or a regular expression.
 
@@ -13,7 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "aqt/io/json_fields.h"
-#include "aqt/tokenizers/text.h"
+#include "aqt/tokenizers/text/text.h"
 
 namespace aqt::tokenizers {
 
@@ -41,4 +41,4 @@ inline constexpr char kGpt2Regex[] = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}
 
 }  // namespace aqt::tokenizers
 
-#endif  // AQT_TOKENIZERS_PATTERN_H_
+#endif  // AQT_TOKENIZERS_TEXT_PATTERN_H_

@@ -1,4 +1,4 @@
-#include "aqt/tokenizers/text.h"
+#include "aqt/tokenizers/text/text.h"
 
 namespace aqt::tokenizers {
 namespace {

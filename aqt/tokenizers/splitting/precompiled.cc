@@ -8,8 +8,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "aqt/tokenizers/normalizer.h"
-#include "aqt/tokenizers/unicode.h"
+#include "aqt/tokenizers/splitting/normalizer.h"
+#include "aqt/tokenizers/text/unicode.h"
 
 namespace aqt::tokenizers {
 namespace {

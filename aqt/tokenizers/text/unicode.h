@@ -1,5 +1,5 @@
-#ifndef AQT_TOKENIZERS_UNICODE_H_
-#define AQT_TOKENIZERS_UNICODE_H_
+#ifndef AQT_TOKENIZERS_TEXT_UNICODE_H_
+#define AQT_TOKENIZERS_TEXT_UNICODE_H_
 
 // Properties of code points as the `tokenizers` package sees them. Its parts follow different versions of Unicode, from
 // 8 to 17, so no library of one version gives its results; the tables are recorded from the package itself
@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "aqt/tokenizers/text.h"
-#include "aqt/tokenizers/unicode_tables.h"
+#include "aqt/tokenizers/text/text.h"
+#include "aqt/tokenizers/text/unicode_tables.h"
 
 namespace aqt::tokenizers {
 
@@ -77,4 +77,4 @@ size_t GraphemeEnd(const Text& text, size_t begin);
 
 }  // namespace aqt::tokenizers
 
-#endif  // AQT_TOKENIZERS_UNICODE_H_
+#endif  // AQT_TOKENIZERS_TEXT_UNICODE_H_

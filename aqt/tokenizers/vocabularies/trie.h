@@ -1,5 +1,5 @@
-#ifndef AQT_TOKENIZERS_TRIE_H_
-#define AQT_TOKENIZERS_TRIE_H_
+#ifndef AQT_TOKENIZERS_VOCABULARIES_TRIE_H_
+#define AQT_TOKENIZERS_VOCABULARIES_TRIE_H_
 
 // A set of strings with values, for the question which of them a text begins with.
 
@@ -48,4 +48,4 @@ class Trie {
 
 }  // namespace aqt::tokenizers
 
-#endif  // AQT_TOKENIZERS_TRIE_H_
+#endif  // AQT_TOKENIZERS_VOCABULARIES_TRIE_H_

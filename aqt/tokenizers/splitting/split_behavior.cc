@@ -1,4 +1,4 @@
-#include "aqt/tokenizers/split_behavior.h"
+#include "aqt/tokenizers/splitting/split_behavior.h"
 
 #include <algorithm>
 #include <vector>

@@ -1,6 +1,6 @@
 // Exact: matches of small patterns. Property: the pattern of GPT-2 by hand equals the general one.
 
-#include "aqt/tokenizers/pattern.h"
+#include "aqt/tokenizers/text/pattern.h"
 
 #include <string>
 #include <vector>

@@ -4,8 +4,8 @@
 
 #include "absl/status/status.h"
 #include "aqt/core/status_macros.h"
-#include "aqt/tokenizers/pattern.h"
-#include "aqt/tokenizers/regex_program.h"
+#include "aqt/tokenizers/text/pattern.h"
+#include "aqt/tokenizers/text/regex_program.h"
 
 namespace aqt::tokenizers {
 namespace {

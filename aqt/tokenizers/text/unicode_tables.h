@@ -1,5 +1,5 @@
-#ifndef AQT_TOKENIZERS_UNICODE_TABLES_H_
-#define AQT_TOKENIZERS_UNICODE_TABLES_H_
+#ifndef AQT_TOKENIZERS_TEXT_UNICODE_TABLES_H_
+#define AQT_TOKENIZERS_TEXT_UNICODE_TABLES_H_
 
 // The tables behind unicode.h, generated into unicode_tables.cc.
 
@@ -50,4 +50,4 @@ extern const int kLowercaseSize;
 
 }  // namespace aqt::tokenizers::unicode_tables
 
-#endif  // AQT_TOKENIZERS_UNICODE_TABLES_H_
+#endif  // AQT_TOKENIZERS_TEXT_UNICODE_TABLES_H_

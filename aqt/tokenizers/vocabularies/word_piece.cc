@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/io/printable.h"
-#include "aqt/tokenizers/model.h"
-#include "aqt/tokenizers/trie.h"
+#include "aqt/tokenizers/vocabularies/model.h"
+#include "aqt/tokenizers/vocabularies/trie.h"
 
 namespace aqt::tokenizers {
 namespace {

@@ -1,5 +1,5 @@
-#ifndef AQT_TOKENIZERS_MODEL_H_
-#define AQT_TOKENIZERS_MODEL_H_
+#ifndef AQT_TOKENIZERS_VOCABULARIES_MODEL_H_
+#define AQT_TOKENIZERS_VOCABULARIES_MODEL_H_
 
 // The third step of a tokenizer: each piece becomes tokens of the vocabulary.
 
@@ -14,7 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "aqt/io/json_fields.h"
-#include "aqt/tokenizers/text.h"
+#include "aqt/tokenizers/text/text.h"
 
 namespace aqt::tokenizers {
 
@@ -72,4 +72,4 @@ struct PieceBytes {
 
 }  // namespace aqt::tokenizers
 
-#endif  // AQT_TOKENIZERS_MODEL_H_
+#endif  // AQT_TOKENIZERS_VOCABULARIES_MODEL_H_

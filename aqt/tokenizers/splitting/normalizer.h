@@ -1,5 +1,5 @@
-#ifndef AQT_TOKENIZERS_NORMALIZER_H_
-#define AQT_TOKENIZERS_NORMALIZER_H_
+#ifndef AQT_TOKENIZERS_SPLITTING_NORMALIZER_H_
+#define AQT_TOKENIZERS_SPLITTING_NORMALIZER_H_
 
 // The first step of a tokenizer: the text is cleaned, lowercased, brought into a normal form.
 
@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "aqt/io/json_fields.h"
-#include "aqt/tokenizers/text.h"
+#include "aqt/tokenizers/text/text.h"
 
 namespace aqt::tokenizers {
 
@@ -51,4 +51,4 @@ void ToByteCharacters(Text& text);
 
 }  // namespace aqt::tokenizers
 
-#endif  // AQT_TOKENIZERS_NORMALIZER_H_
+#endif  // AQT_TOKENIZERS_SPLITTING_NORMALIZER_H_

@@ -1,4 +1,4 @@
-#include "aqt/tokenizers/pre_tokenizer.h"
+#include "aqt/tokenizers/splitting/pre_tokenizer.h"
 
 #include <utility>
 
@@ -6,10 +6,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "aqt/core/status_macros.h"
-#include "aqt/tokenizers/normalizer.h"
-#include "aqt/tokenizers/pattern.h"
-#include "aqt/tokenizers/split_behavior.h"
-#include "aqt/tokenizers/unicode.h"
+#include "aqt/tokenizers/splitting/normalizer.h"
+#include "aqt/tokenizers/splitting/split_behavior.h"
+#include "aqt/tokenizers/text/pattern.h"
+#include "aqt/tokenizers/text/unicode.h"
 
 namespace aqt::tokenizers {
 namespace {
@@ -329,7 +329,8 @@ Made Parse(const io::JsonValue& json, const std::string& where, int depth) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<const PreTokenizer>> ParsePreTokenizer(const io::JsonValue& json, const std::string& where) {
+absl::StatusOr<std::unique_ptr<const PreTokenizer>> ParsePreTokenizer(const io::JsonValue& json,
+                                                                      const std::string& where) {
   return Parse(json, where, 0);
 }
 

@@ -1,4 +1,4 @@
-#include "aqt/tokenizers/regex_program.h"
+#include "aqt/tokenizers/text/regex_program.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -9,7 +9,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "aqt/core/status_macros.h"
-#include "aqt/tokenizers/unicode.h"
+#include "aqt/tokenizers/text/unicode.h"
 
 namespace aqt::tokenizers {
 namespace {

@@ -1,5 +1,5 @@
-#ifndef AQT_TOKENIZERS_TEXT_H_
-#define AQT_TOKENIZERS_TEXT_H_
+#ifndef AQT_TOKENIZERS_TEXT_TEXT_H_
+#define AQT_TOKENIZERS_TEXT_TEXT_H_
 
 // A text while it is made into tokens: code points, each with its place in the bytes that were given.
 
@@ -27,4 +27,4 @@ std::u32string ToCodes(absl::string_view bytes);
 
 }  // namespace aqt::tokenizers
 
-#endif  // AQT_TOKENIZERS_TEXT_H_
+#endif  // AQT_TOKENIZERS_TEXT_TEXT_H_

@@ -1,4 +1,4 @@
-#include "aqt/tokenizers/trie.h"
+#include "aqt/tokenizers/vocabularies/trie.h"
 
 #include <algorithm>
 #include <cstring>

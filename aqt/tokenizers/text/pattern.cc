@@ -1,4 +1,4 @@
-#include "aqt/tokenizers/pattern.h"
+#include "aqt/tokenizers/text/pattern.h"
 
 #include <string>
 

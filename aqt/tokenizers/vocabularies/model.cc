@@ -1,4 +1,4 @@
-#include "aqt/tokenizers/model.h"
+#include "aqt/tokenizers/vocabularies/model.h"
 
 #include <algorithm>
 #include <limits>
@@ -36,11 +36,12 @@ absl::StatusOr<Vocabulary> ParseVocabulary(const io::JsonValue& json, const std:
   for (const auto& [token, id] : json.object()) {
     if (!id.is_unsigned() || id.integer() >= uint64_t{std::numeric_limits<int32_t>::max()}) {
       return io::WrongField(where, absl::StrCat("vocab[", io::Printable(token), "]"), id,
-                        "expected an id below 2147483647");
+                            "expected an id below 2147483647");
     }
     if (token.size() > kMaxTokenBytes) {
-      return io::WrongField(where, absl::StrCat("vocab[", io::Printable(token), "]"), id,
-                        absl::StrCat("this token has ", token.size(), " bytes; at most ", kMaxTokenBytes, " are read"));
+      return io::WrongField(
+          where, absl::StrCat("vocab[", io::Printable(token), "]"), id,
+          absl::StrCat("this token has ", token.size(), " bytes; at most ", kMaxTokenBytes, " are read"));
     }
     vocabulary.emplace_back(token, static_cast<int32_t>(id.integer()));
   }

@@ -1,7 +1,7 @@
 // The pattern of GPT-2 by hand, because most byte-level tokenizers run it on every text.
 
-#include "aqt/tokenizers/pattern.h"
-#include "aqt/tokenizers/unicode.h"
+#include "aqt/tokenizers/text/pattern.h"
+#include "aqt/tokenizers/text/unicode.h"
 
 namespace aqt::tokenizers {
 namespace {

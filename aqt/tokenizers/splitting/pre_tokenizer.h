@@ -1,5 +1,5 @@
-#ifndef AQT_TOKENIZERS_PRE_TOKENIZER_H_
-#define AQT_TOKENIZERS_PRE_TOKENIZER_H_
+#ifndef AQT_TOKENIZERS_SPLITTING_PRE_TOKENIZER_H_
+#define AQT_TOKENIZERS_SPLITTING_PRE_TOKENIZER_H_
 
 // The second step of a tokenizer: the text is split into pieces, which the model then turns into tokens one by one.
 
@@ -10,7 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "aqt/io/json_fields.h"
-#include "aqt/tokenizers/text.h"
+#include "aqt/tokenizers/text/text.h"
 
 namespace aqt::tokenizers {
 
@@ -36,10 +36,11 @@ class PreTokenizer {
 };
 
 // The object "pre_tokenizer" of tokenizer.json, or one in a Sequence. InvalidArgument names what is not read.
-absl::StatusOr<std::unique_ptr<const PreTokenizer>> ParsePreTokenizer(const io::JsonValue& json, const std::string& where);
+absl::StatusOr<std::unique_ptr<const PreTokenizer>> ParsePreTokenizer(const io::JsonValue& json,
+                                                                      const std::string& where);
 
 std::unique_ptr<const PreTokenizer> MakeBertPreTokenizer();
 
 }  // namespace aqt::tokenizers
 
-#endif  // AQT_TOKENIZERS_PRE_TOKENIZER_H_
+#endif  // AQT_TOKENIZERS_SPLITTING_PRE_TOKENIZER_H_

@@ -1,8 +1,8 @@
 #include <memory>
 #include <utility>
 
-#include "aqt/tokenizers/normalizer.h"
-#include "aqt/tokenizers/unicode.h"
+#include "aqt/tokenizers/splitting/normalizer.h"
+#include "aqt/tokenizers/text/unicode.h"
 
 namespace aqt::tokenizers {
 namespace {

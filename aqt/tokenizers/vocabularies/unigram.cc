@@ -12,8 +12,8 @@
 #include "absl/strings/str_format.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/io/printable.h"
-#include "aqt/tokenizers/model.h"
-#include "aqt/tokenizers/trie.h"
+#include "aqt/tokenizers/vocabularies/model.h"
+#include "aqt/tokenizers/vocabularies/trie.h"
 
 namespace aqt::tokenizers {
 namespace {
@@ -139,8 +139,9 @@ absl::StatusOr<std::unique_ptr<const Model>> ParseUnigram(const io::JsonValue& j
     }
     std::string token = entry[0].text();
     if (token.size() > kMaxTokenBytes) {
-      return io::WrongField(where, absl::StrCat("vocab[", i, "]"), entry,
-                        absl::StrCat("this token has ", token.size(), " bytes; at most ", kMaxTokenBytes, " are read"));
+      return io::WrongField(
+          where, absl::StrCat("vocab[", i, "]"), entry,
+          absl::StrCat("this token has ", token.size(), " bytes; at most ", kMaxTokenBytes, " are read"));
     }
     vocabulary.emplace_back(std::move(token), static_cast<int32_t>(i));
     scores.push_back(entry[1].number());

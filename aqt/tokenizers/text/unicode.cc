@@ -1,4 +1,4 @@
-#include "aqt/tokenizers/unicode.h"
+#include "aqt/tokenizers/text/unicode.h"
 
 #include <algorithm>
 #include <cstddef>

@@ -1,13 +1,13 @@
-#ifndef AQT_TOKENIZERS_SPLIT_BEHAVIOR_H_
-#define AQT_TOKENIZERS_SPLIT_BEHAVIOR_H_
+#ifndef AQT_TOKENIZERS_SPLITTING_SPLIT_BEHAVIOR_H_
+#define AQT_TOKENIZERS_SPLITTING_SPLIT_BEHAVIOR_H_
 
 // How a piece is split at the matches of a pattern.
 
 #include <cstddef>
 #include <cstdint>
 
-#include "aqt/tokenizers/pattern.h"
-#include "aqt/tokenizers/pre_tokenizer.h"
+#include "aqt/tokenizers/splitting/pre_tokenizer.h"
+#include "aqt/tokenizers/text/pattern.h"
 
 namespace aqt::tokenizers {
 
@@ -24,4 +24,4 @@ inline bool IsFirst(const Text& text, size_t begin) { return text[begin].begin =
 
 }  // namespace aqt::tokenizers
 
-#endif  // AQT_TOKENIZERS_SPLIT_BEHAVIOR_H_
+#endif  // AQT_TOKENIZERS_SPLITTING_SPLIT_BEHAVIOR_H_
