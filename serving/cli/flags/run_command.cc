@@ -93,7 +93,7 @@ void ReportParseError(const CLI::App& app, const std::vector<std::string>& args,
 // Defines the command line and runs one of the commands.
 ExitCode Run(const CommandSet& set, const std::vector<std::string>& args, const io::FileSystem& fs,
              const Console& console) {
-  CLI::App app("Quantizes model checkpoints (safetensors) for serving.", "aqt");
+  CLI::App app("Quantizes checkpoints of models; runs and serves text encoders.", "aqt");
   Flags flags;
   flags.app = &app;
   app.footer(set.only_in_aqt.empty() ? kFooter : absl::StrCat(kFooter, "\n\n", OnlyInAqtText(set)));
