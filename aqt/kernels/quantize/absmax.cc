@@ -141,10 +141,20 @@ template <class Key, class T>
 void MaxInto(const T* HWY_RESTRICT x, int64_t n, BitsOf<T>* HWY_RESTRICT max) {
   const hn::ScalableTag<BitsOf<T>> d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  int64_t r = 0;
-  for (; r + lanes <= n; r += lanes)
+  if (n < lanes) {  // the same instructions on a padded copy
+    T padded[hn::MaxLanes(d)] = {};
+    std::copy(x, x + n, padded);
+    HWY_ALIGN BitsOf<T> keys[hn::MaxLanes(d)];
+    hn::Store(Key::Of(d, LoadBits(d, padded)), d, keys);
+    for (int64_t i = 0; i < n; ++i) max[i] = std::max(max[i], keys[i]);
+    return;
+  }
+  const auto step = [&](int64_t r) {
     hn::StoreU(hn::Max(hn::LoadU(d, max + r), Key::Of(d, LoadBits(d, x + r))), d, max + r);
-  for (; r < n; ++r) max[r] = std::max(max[r], MaxOfRun<Key>(x + r, 1));
+  };
+  int64_t r = 0;
+  for (; r + lanes <= n; r += lanes) step(r);
+  if (r < n) step(n - lanes);  // the rest, overlapping some elements
 }
 
 // The same for four columns that are `stride` apart.
@@ -152,13 +162,18 @@ template <class Key, class T>
 void MaxOfFourInto(const T* HWY_RESTRICT x, int64_t stride, int64_t n, BitsOf<T>* HWY_RESTRICT max) {
   const hn::ScalableTag<BitsOf<T>> d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  int64_t r = 0;
-  for (; r + lanes <= n; r += lanes) {
+  if (n < lanes) {
+    for (int64_t column = 0; column < 4; ++column) MaxInto<Key>(x + column * stride, n, max);
+    return;
+  }
+  const auto step = [&](int64_t r) {
     const auto key = [&](int64_t column) { return Key::Of(d, LoadBits(d, x + column * stride + r)); };
     const auto four = hn::Max(hn::Max(key(0), key(1)), hn::Max(key(2), key(3)));
     hn::StoreU(hn::Max(hn::LoadU(d, max + r), four), d, max + r);
-  }
-  for (int64_t column = 0; r < n && column < 4; ++column) MaxInto<Key>(x + column * stride + r, n - r, max + r);
+  };
+  int64_t r = 0;
+  for (; r + lanes <= n; r += lanes) step(r);
+  if (r < n) step(n - lanes);  // the rest, overlapping some elements
 }
 
 // max[j] = max of Key over columns [begin, end) of row first + j, for j in [0, n), n <= kChunk.
