@@ -173,15 +173,21 @@ class _Sums:
         return jnp.asarray(sums).astype(out.dtype) if self.magnitudes else out
 
 
-def _run(case, provider):
-    def find(x):
-        return "w" if (case.weight == "lhs" and x is operands[0]) or (case.weight == "rhs" and x is operands[1]) else None
+def config_of(case):
+    """Qwix's configuration of the contraction."""
 
-    operands = (case.lhs, case.rhs)
+    def find(x):
+        return "w" if (case.weight == "lhs" and x is case.lhs) or (case.weight == "rhs" and x is case.rhs) else None
+
+    provider = qwix.QtProvider([case.rule])
     with (mock.patch.object(flax_util, "find_param", find),
           mock.patch.object(flax_util, "make_rng", lambda _: case.key)):
-        config = provider._create_dot_general_qt_config(provider._rules[0], "dot_general0", *operands)  # pylint: disable=protected-access
-    out, vjp = jax.vjp(lambda l, r: dot_general_qt.dot_general_qt(l, r, case.dims, config), *operands)
+        return provider._create_dot_general_qt_config(provider._rules[0], "dot_general0", case.lhs, case.rhs)  # pylint: disable=protected-access
+
+
+def _run(case):
+    config = config_of(case)
+    out, vjp = jax.vjp(lambda l, r: dot_general_qt.dot_general_qt(l, r, case.dims, config), case.lhs, case.rhs)
     return (out, *vjp(case.g))
 
 
@@ -191,12 +197,11 @@ def run_qwix(case):
     Two f32 sums of K products differ by at most 2 K 2^-24 S, S the sum of their magnitudes, and each of the few
     roundings after the sum by one unit of the dtype. With tiles, sums of tiles are rounded once more.
     """
-    provider = qwix.QtProvider([case.rule])
     plain, magnitudes = _Sums(False), _Sums(True)
     with _product(plain):
-        results = _run(case, provider)
+        results = _run(case)
     with _product(magnitudes):
-        scaled = _run(case, provider)
+        scaled = _run(case)
     eps = float(jnp.finfo(case.lhs.dtype).eps)
     tiles = case.rule.tile_size or case.rule.bwd_weight_grad_tile_size
     out = []
