@@ -5,13 +5,16 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "aqt/core/array.h"
 #include "aqt/core/rng.h"
 #include "aqt/jax/call.h"
 #include "aqt/jax/contraction_calls.h"
 #include "aqt/jax/describe.h"
 #include "aqt/jax/fake_xla.h"
+#include "aqt/quant/config/semantics.h"
 #include "aqt/quant/contraction/dot_general.h"
+#include "aqt/quant/text/compat_names.h"
 #include "aqt/quant/text/config_proto.h"
 #include "gtest/gtest.h"
 
@@ -208,6 +211,15 @@ TEST(Describe, AContraction) {
             "\"quantized\":[[\"s8[5,12]\",\"f32[5,1]\"],[\"s8[12,7]\",\"f32[1,7]\"]]}");
   EXPECT_EQ(DescribeContraction(Spec(), "f32[5,12", "f32[12,7]", false).status().message(),
             "'f32[5,12' is not a dtype and a shape, such as f32[2,3]");
+}
+
+TEST(Describe, FieldsOfCompat) {
+  EXPECT_EQ(*CompatText("abs_mean_counts_zeros weight_only_in_float"),
+            "weight_only_in_float: true abs_mean_counts_zeros: true");
+  EXPECT_EQ(*CompatText(""), "");
+  const std::string fields = absl::StrReplaceAll(*CompatText("qwix"), {{": true", ""}});
+  EXPECT_EQ(*CompatFromNames(fields, ' ', ""), Compat::Qwix());
+  EXPECT_TRUE(absl::StartsWith(CompatText("qwax").status().message(), "Compat has no field \"qwax\"; expected "));
 }
 
 // The part of a description between "splits": and the next name.

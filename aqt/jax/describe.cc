@@ -14,8 +14,10 @@
 #include "aqt/io/json.h"
 #include "aqt/jax/plans.h"
 #include "aqt/jax/program_calls.h"
+#include "aqt/quant/config/semantics.h"
 #include "aqt/quant/contraction/dot_general.h"
 #include "aqt/quant/contraction/engine/planned_contraction_impl.h"
+#include "aqt/quant/text/compat_names.h"
 #include "aqt/quant/text/config_proto.h"
 
 namespace aqt::jax {
@@ -121,6 +123,15 @@ absl::StatusOr<std::string> DescribeProgram(absl::string_view path) {
   AQT_ASSIGN_OR_RETURN(const std::string inputs, Ports(program, program.inputs));
   AQT_ASSIGN_OR_RETURN(const std::string outputs, Ports(program, program.outputs));
   return absl::StrCat("{\"digest\":", Quoted(digest), ",\"inputs\":", inputs, ",\"outputs\":", outputs, "}");
+}
+
+absl::StatusOr<std::string> CompatText(absl::string_view names) {
+  AQT_ASSIGN_OR_RETURN(const Compat compat, CompatFromNames(names, ' ', "Compat"));
+  std::vector<std::string> fields;
+  for (const CompatField& field : CompatFields()) {
+    if (compat.*field.member) fields.push_back(absl::StrCat(field.name, ": true"));
+  }
+  return absl::StrJoin(fields, " ");
 }
 
 absl::StatusOr<std::string> CompleteConfig(absl::string_view textproto) {

@@ -30,6 +30,10 @@ absl::StatusOr<std::string> DescribeContraction(absl::string_view spec, absl::st
 //    "inputs": [{"kind": "param", "path": "mlp/kernel", "aval": "f32[2,3]"}, ...], "outputs": [...]}
 absl::StatusOr<std::string> DescribeProgram(absl::string_view path);
 
+// The fields of Compat that `names` sets (aqt/quant/text/compat_names.h, separated by spaces), as a textproto of
+// aqt.config.Compat: "divide_by_scale: true ...".
+absl::StatusOr<std::string> CompatText(absl::string_view names);
+
 // The configuration as a complete textproto, without a base. Errors are those of DotGeneralFromText.
 absl::StatusOr<std::string> CompleteConfig(absl::string_view textproto);
 

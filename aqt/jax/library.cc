@@ -69,6 +69,9 @@ AQT_JAX_EXPORT int aqt_jax_describe_contraction(const char* spec, const char* lh
 AQT_JAX_EXPORT int aqt_jax_describe_program(const char* path, char** text) {
   return aqt::jax::Return(text, [&] { return aqt::jax::DescribeProgram(path); });
 }
+AQT_JAX_EXPORT int aqt_jax_compat(const char* names, char** text) {
+  return aqt::jax::Return(text, [&] { return aqt::jax::CompatText(names); });
+}
 AQT_JAX_EXPORT int aqt_jax_complete_config(const char* textproto, char** text) {
   return aqt::jax::Return(text, [&] { return aqt::jax::CompleteConfig(textproto); });
 }

@@ -31,6 +31,7 @@ def library() -> ctypes.CDLL:
     text = ctypes.POINTER(ctypes.c_char_p)
     loaded.aqt_jax_describe_contraction.argtypes = [ctypes.c_char_p] * 3 + [ctypes.c_int, text]
     loaded.aqt_jax_describe_program.argtypes = [ctypes.c_char_p, text]
+    loaded.aqt_jax_compat.argtypes = [ctypes.c_char_p, text]
     loaded.aqt_jax_complete_config.argtypes = [ctypes.c_char_p, text]
     loaded.aqt_jax_free.argtypes = [ctypes.c_char_p]
     loaded.aqt_jax_free.restype = None
@@ -94,3 +95,8 @@ def describe_program(path: str) -> dict[str, Any]:
 def complete_config(textproto: str) -> str:
     """The configuration with its base resolved; NotSupportedError, with line and column, for a mistake in it."""
     return _ask(library().aqt_jax_complete_config, textproto.encode())
+
+
+def compat_text(names: str) -> str:
+    """The fields of Compat that "qwix", or names separated by spaces, stand for: a textproto of aqt.config.Compat."""
+    return _ask(library().aqt_jax_compat, names.encode())

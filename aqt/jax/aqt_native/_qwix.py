@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, NoReturn, Sequence
 
 import numpy as np
 
+from aqt_native import _library
 from aqt_native._errors import NotSupportedError
 
 # QuantizationRule and QtRule, with the defaults of a QtRule.
@@ -462,9 +463,6 @@ def contraction_text(rule: Rule, operation: Operation) -> str:
 
 # ---- all rules, as an injection
 
-# The fields of Compat that Qwix has (aqt/quant/config/semantics.h).
-COMPAT = ("divide_by_scale", "small_scales_are_one", "integers_reach_lowest", "clip_gradient_at_bound",
-          "noise_sum_stays_f32", "abs_mean_counts_zeros", "fp8_scales_in_tensor_dtype")
 _ORIGINS = {"rhs": ("OPERAND_ORIGIN_DATA", "OPERAND_ORIGIN_PARAM"), "lhs": ("OPERAND_ORIGIN_PARAM", "OPERAND_ORIGIN_DATA"),
             "none": ("OPERAND_ORIGIN_DATA", "OPERAND_ORIGIN_DATA")}
 # What re has and RE2 does not: look-around, references, conditions, atomic groups, possessive repetition, comments.
@@ -501,5 +499,5 @@ def inject_text(rules: Sequence[Rule]) -> str:
                          f"dot_general {{\n{text}\n}} }}")
     if splits:
         lines.append("strict: false")  # few models have weights on each side
-    lines.append("compat { " + " ".join(f"{field}: true" for field in COMPAT) + " }")
+    lines.append(f"compat {{ {_library.compat_text('qwix')} }}")
     return "\n".join(lines) + "\n"

@@ -157,8 +157,7 @@ class InjectTest(unittest.TestCase):
         self.assertEqual(config.count("rules {"), 2)
         self.assertIn('rules { name: "rules[1]" scope: "b" ops: "dot_general" ops: "einsum" keep: true }', config)
         self.assertNotIn("strict", config)
-        for field in _qwix.COMPAT:
-            self.assertIn(f"{field}: true", config)
+        self.assertIn("\ncompat { divide_by_scale: true ", config)
 
     def test_different_operands_need_three(self):
         config = self.inject(Rule(weight_qtype="int8"))
