@@ -371,27 +371,27 @@ class _Writer:
         rule = self.rule
         assert rule.bwd is not None
         other = self.sides["rhs" if product == "dlhs" else "lhs"]
-        reuses = other is not None and not other.tiles
-        if reuses and not other.qtype.bits and self.operation.dtype == "f16":  # type: ignore[union-attr]
+        reused = other.qtype if other is not None and not other.tiles else None
+        if reused is not None and not reused.bits and self.operation.dtype == "f16":
             refuse(f"{rule.name}.bwd_qtype", rule.bwd.name, "Qwix's gradients of float16 operands are then float32; "
                    "use integers, or leave bwd_qtype out")
-        if reuses and not other.qtype.is_native:  # type: ignore[union-attr]
-            refuse(f"{rule.name}.bwd_qtype", rule.bwd.name, f"Qwix cannot use it with {other.qtype.name}, either")
+        if reused is not None and not reused.is_native:
+            refuse(f"{rule.name}.bwd_qtype", rule.bwd.name, f"Qwix cannot use it with {reused.name}, either")
         is_weight = self.operation.weight == ("lhs" if product == "dlhs" else "rhs")
         tile, tiles = self._gradient_tile(product) if is_weight and rule.bwd_tile_size else (0, 0)
         if rule.bwd_calibration.method == "fixed":
             tile = tiles = 0  # one scale
-        on_output = reuses and not 0 < tile < _MIN_TILE_OF_INTEGERS
+        on_output = reused is not None and not 0 < tile < _MIN_TILE_OF_INTEGERS
         quantizer = (_numerics(rule.bwd, False, self._noise()) + " " +
                      _calibration_text(rule.bwd_calibration) + self._per_tensor(rule.bwd_calibration))
         parts = [_tensor("lhs", quantizer, on_output)]
-        if reuses and on_output:
+        if reused is not None and on_output:
             # The bound gives the scale 1, so that the integers of fwd stay as they are.
-            kept = f"{_numerics(other.qtype, False)} constant {{ bound {{ number: {other.qtype.bound!r} }} }}"  # type: ignore[union-attr]
+            kept = f"{_numerics(reused, False)} constant {{ bound {{ number: {reused.bound!r} }} }}"
             shared = "" if tiles else " calib_shared_axes { per_tensor: true }"
             parts.append(f"rhs {{ quantizer {{ {kept}{shared} }} use_fwd_quant: true }}")
-            parts.append(self._accumulator(rule.bwd, other.qtype).strip())  # type: ignore[union-attr]
-        elif reuses:
+            parts.append(self._accumulator(rule.bwd, reused).strip())
+        elif reused is not None:
             parts.append("rhs { use_fwd_quant: true }")
         else:
             parts.append("rhs {}")
