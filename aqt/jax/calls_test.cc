@@ -1,5 +1,7 @@
 // The handlers, called as XLA calls them. docs/jax.md says how they are tested with JAX.
 
+#include <cstring>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -28,6 +30,7 @@ std::string Spec(const std::string& more = "") { return absl::StrCat("dims 1|0||
 abi::Error* ForwardHandler(abi::CallFrame* frame) { return Handle(frame, Forward); }
 abi::Error* GradientHandler(abi::CallFrame* frame) { return Handle(frame, Gradient); }
 abi::Error* QuantizeHandler(abi::CallFrame* frame) { return Handle(frame, QuantizeSide); }
+abi::Error* PackHandler(abi::CallFrame* frame) { return Handle(frame, PackOperand); }
 abi::Error* DequantizeHandler(abi::CallFrame* frame) { return Handle(frame, DequantizeTensor); }
 abi::Error* ThrowingHandler(abi::CallFrame* frame) {
   return Handle(frame, [](const Call&) -> absl::Status { throw std::bad_alloc(); });
@@ -201,14 +204,77 @@ TEST(Handlers, AnswerForMetadata) {
   EXPECT_EQ(metadata.version.minor_version, 1);
 }
 
+// Exact: packing ahead of time changes no bit, wherever the panels lie in memory.
+TEST(Handlers, ServeAPackedWeight) {
+  const Array lhs = Numbers({5, 12}, 1), rhs = Numbers({12, 7}, 2);
+  const DotGeneralPlan plan = *DotGeneralPlan::Make(*DotGeneralFromText(kText), lhs.aval(), rhs.aval(), MatMulDims());
+  const PreparedOperand prepared = *plan.Prepare(Side::kRhs, rhs);
+  const Aval panels{DType::kU8, {prepared.panel_bytes()}};
+  FakeXla pack;
+  pack.AddArgument(*prepared.qtensor().qvalue);
+  pack.AddArgument(prepared.qtensor().scale[0]);
+  pack.AddResult(panels);
+  pack.SetText("spec", Spec());
+  pack.SetText("side", "rhs");
+  pack.SetText("lhs", "f32[1,12]");
+  pack.SetText("rhs", "f32[12,7]");
+  ASSERT_EQ(pack.Run(PackHandler), "");
+
+  const auto serve = [&](const Array& packed, const std::string& form, std::string* error) {
+    FakeXla xla;
+    xla.AddArgument(lhs);
+    xla.AddArgument(packed);
+    xla.AddArgument(prepared.qtensor().scale[0]);
+    xla.AddResult({DType::kF32, {5, 7}});
+    xla.SetText("spec", Spec());
+    xla.SetText("passes", "forward");
+    xla.SetText("lhs", "float");
+    xla.SetText("rhs", form);
+    *error = xla.Run(ForwardHandler);
+    return xla.Result(0);
+  };
+  const Array want = RunForward(lhs, rhs, Pool::kNone)[0];
+  const auto memory = std::make_unique<char[]>(static_cast<size_t>(panels.num_bytes() + 80));
+  for (size_t offset : {0, 16, 1}) {
+    char* const data = memory.get() + offset;
+    std::memcpy(data, pack.Result(0).data(), static_cast<size_t>(panels.num_bytes()));
+    std::string error;
+    EXPECT_TRUE(BitEqual(serve(Array::Unowned(panels, data), "panels:1:f32[12,7]", &error), want));
+    EXPECT_EQ(error, "");
+  }
+  std::string error;
+  serve(Array::Unowned({DType::kU8, {3}}, memory.get()), "panels:1:f32[12,7]", &error);
+  EXPECT_TRUE(absl::StrContains(error, "fwd.rhs has panels of 3 bytes, expected ")) << error;
+  serve(pack.Result(0), "panels:1", &error);
+  EXPECT_TRUE(absl::StrContains(error, "'' is not a dtype and a shape")) << error;
+  serve(pack.Result(0), "panels:x:f32[12,7]", &error);
+  EXPECT_TRUE(absl::StrContains(error, "expected float, scales:N, qvalue:N, both:N or panels:N:f32[2,3]")) << error;
+}
+
+// Exact: what the bytes of panels depend on is in the key, and rows of the other operand are not.
+TEST(Describe, Panels) {
+  const auto panels = [](const std::string& dims, const std::string& lhs, const std::string& rhs) {
+    const std::string text =
+        DescribeContraction(absl::StrCat("dims ", dims, "\nconfig\n", kText), lhs, rhs, true).value();
+    return text.substr(text.find("\"panels\":"));
+  };
+  const std::string usual = panels("1|0||", "f32[5,12]", "f32[12,7]");
+  const auto of_rhs = [](const std::string& text) { return text.substr(text.rfind(",[\"")); };
+  EXPECT_EQ(of_rhs(usual), of_rhs(panels("2|0||", "f32[3,9,12]", "f32[12,7]")));
+  EXPECT_NE(usual, panels("1|1||", "f32[5,12]", "f32[7,12]"));
+  EXPECT_NE(panels("1|0||", "f32[7,7]", "f32[7,7]"), panels("1|1||", "f32[7,7]", "f32[7,7]"));
+  EXPECT_TRUE(absl::StrContains(usual, " of [12,7]\",")) << usual;
+}
+
 TEST(Describe, AContraction) {
-  EXPECT_EQ(*DescribeContraction(Spec(), "f32[5,12]", "f32[12,7]", false),
+  const std::string text = *DescribeContraction(Spec(), "f32[5,12]", "f32[12,7]", false);
+  EXPECT_EQ(text.substr(0, text.find(",\"panels\"")),
             "{\"out\":\"f32[5,7]\",\"residuals\":[{\"side\":\"lhs\",\"kind\":\"qvalue\",\"aval\":\"s8[5,12]\"},"
             "{\"side\":\"lhs\",\"kind\":\"scale\",\"aval\":\"f32[5,1]\"},"
             "{\"side\":\"rhs\",\"kind\":\"qvalue\",\"aval\":\"s8[12,7]\"},"
             "{\"side\":\"rhs\",\"kind\":\"scale\",\"aval\":\"f32[1,7]\"}],"
             "\"draws\":[\"\",\"\",\"noise\",\"noise\",\"noise\",\"noise\"],\"splits\":[[0],[1],[],[],[],[]],"
-            "\"quantized\":[[\"s8[5,12]\",\"f32[5,1]\"],[\"s8[12,7]\",\"f32[1,7]\"]]}");
+            "\"quantized\":[[\"s8[5,12]\",\"f32[5,1]\"],[\"s8[12,7]\",\"f32[1,7]\"]]");
   EXPECT_EQ(DescribeContraction(Spec(), "f32[5,12", "f32[12,7]", false).status().message(),
             "'f32[5,12' is not a dtype and a shape, such as f32[2,3]");
 }

@@ -1,5 +1,6 @@
 #include "aqt/jax/contraction_calls.h"
 
+#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -15,8 +16,10 @@
 #include "aqt/core/status_macros.h"
 #include "aqt/jax/plans.h"
 #include "aqt/jax/xla_executor.h"
+#include "aqt/kernels/panels/panel_format.h"
 #include "aqt/quant/contraction/dot_general.h"
 #include "aqt/quant/contraction/engine/planned_contraction_impl.h"
+#include "aqt/quant/contraction/engine/prepared_operand_impl.h"
 #include "aqt/quant/tensor/qtensor.h"
 
 namespace aqt::jax {
@@ -78,6 +81,7 @@ absl::StatusOr<Aval> AvalAttribute(const Call& call, absl::string_view name) {
 struct Form {
   bool has_value = true, has_qvalue = false;
   int num_scales = 0;
+  std::optional<Aval> packed = {};  // of an operand given as panels
 };
 
 absl::StatusOr<Form> FormAttribute(const Call& call, absl::string_view side) {
@@ -88,22 +92,29 @@ absl::StatusOr<Form> FormAttribute(const Call& call, absl::string_view side) {
   const absl::string_view kind = text.substr(0, colon);
   form.has_value = kind != "qvalue";
   form.has_qvalue = kind != "scales";
-  const bool is_number = colon != absl::string_view::npos && absl::SimpleAtoi(text.substr(colon + 1), &form.num_scales);
-  if (is_number && form.num_scales >= 0 && (kind == "qvalue" || kind == "scales" || kind == "both")) return form;
+  absl::string_view number = colon == absl::string_view::npos ? "" : text.substr(colon + 1);
+  if (kind == "panels") {
+    const size_t second = number.find(':');
+    AQT_ASSIGN_OR_RETURN(form.packed, ParseAval(second == absl::string_view::npos ? "" : number.substr(second + 1)));
+    number = number.substr(0, second);
+    form.has_value = form.has_qvalue = false;
+  }
+  const bool is_known = kind == "qvalue" || kind == "scales" || kind == "both" || kind == "panels";
+  if (is_known && absl::SimpleAtoi(number, &form.num_scales) && form.num_scales >= 0) return form;
   return absl::InvalidArgumentError(
-      absl::StrCat(side, " is '", text, "', expected float, scales:N, qvalue:N or both:N"));
+      absl::StrCat(side, " is '", text, "', expected float, scales:N, qvalue:N, both:N or panels:N:f32[2,3]"));
 }
 
 struct GivenOperand {
   Aval aval;                      // of the float operand
   std::optional<ArrayRef> value;  // if given
-  std::optional<ArrayRef> qvalue;
+  std::optional<ArrayRef> qvalue, panels;
   std::vector<Array> scales;
   PreparedOperand prepared;
 
   DotOperand ForPlan(const Form& form) const {
     if (form.has_qvalue && form.has_value) return DotOperand(*value, prepared);
-    if (form.has_qvalue) return DotOperand(prepared);
+    if (form.has_qvalue || form.packed.has_value()) return DotOperand(prepared);
     return form.num_scales > 0 ? DotOperand(*value, prepared) : DotOperand(*value);
   }
 };
@@ -118,6 +129,10 @@ absl::StatusOr<GivenOperand> ReadOperand(Reader& reader, const Form& form) {
     AQT_ASSIGN_OR_RETURN(operand.qvalue, reader.Next());
     operand.aval.shape = operand.qvalue->shape;
   }
+  if (form.packed.has_value()) {
+    AQT_ASSIGN_OR_RETURN(operand.panels, reader.Next());
+    operand.aval = *form.packed;
+  }
   for (int i = 0; i < form.num_scales; ++i) {
     AQT_ASSIGN_OR_RETURN(const ArrayRef scale, reader.Next());
     operand.scales.push_back(Array::Unowned(scale.aval(), scale.data));
@@ -125,8 +140,19 @@ absl::StatusOr<GivenOperand> ReadOperand(Reader& reader, const Form& form) {
   return operand;
 }
 
+// XLA's own memory is aligned; memory that a user gave to XLA may not be.
+Array PanelsIn(const ArrayRef& argument) {
+  const bool is_aligned = reinterpret_cast<uintptr_t>(argument.data) % kernels::kPanelAlignment == 0;
+  return is_aligned ? Array::Unowned(argument.aval(), argument.data) : Array::CopyOf(argument);
+}
+
 absl::Status PrepareOperand(const DotGeneralPlan& plan, Side side, const Form& form, const Runtime& runtime,
                             GivenOperand* operand) {
+  if (form.packed.has_value()) {
+    AQT_ASSIGN_OR_RETURN(operand->prepared,
+                         internal::EngineOf(plan).FromPanels(side, PanelsIn(*operand->panels), operand->scales));
+    return absl::OkStatus();
+  }
   if (!form.has_qvalue && form.num_scales == 0) return absl::OkStatus();
   QTensor tensor{.scale = operand->scales, .dequant_dtype = plan.out_aval().dtype};
   if (form.has_qvalue) {
@@ -252,6 +278,28 @@ absl::Status QuantizeSide(const Call& call) {
   for (size_t i = 0; i < tensor.scale.size(); ++i) {
     AQT_RETURN_IF_ERROR(write(static_cast<int64_t>(i) + 1, tensor.scale[i]));
   }
+  return absl::OkStatus();
+}
+
+absl::Status PackOperand(const Call& call) {
+  AQT_ASSIGN_OR_RETURN(const absl::string_view spec, call.Text("spec"));
+  AQT_ASSIGN_OR_RETURN(const Side side, SideAttribute(call));
+  AQT_ASSIGN_OR_RETURN(const Aval lhs, AvalAttribute(call, "lhs"));
+  AQT_ASSIGN_OR_RETURN(const Aval rhs, AvalAttribute(call, "rhs"));
+  AQT_ASSIGN_OR_RETURN(const std::shared_ptr<const DotGeneralPlan> plan,
+                       PlanOf(spec, lhs, rhs, PlanPasses::kForwardOnly));
+  Reader reader(call);
+  const Form form{.has_value = false, .has_qvalue = true, .num_scales = static_cast<int>(call.num_arguments()) - 1};
+  AQT_ASSIGN_OR_RETURN(GivenOperand operand, ReadOperand(reader, form));
+  AQT_RETURN_IF_ERROR(call.ExpectCounts(reader.count(), 1));
+  XlaExecutor executor(call.frame());
+  AQT_RETURN_IF_ERROR(PrepareOperand(*plan, side, form, {.executor = &executor}, &operand));
+  const internal::Panels* panels = operand.prepared.impl().panels.get();
+  if (panels == nullptr) {
+    return absl::UnimplementedError("this operand is packed in each call; use it without panels");
+  }
+  AQT_ASSIGN_OR_RETURN(void* const memory, ResultMemory(call, 0, {DType::kU8, {panels->bytes}}));
+  if (panels->bytes > 0) std::memcpy(memory, panels->data.get(), static_cast<size_t>(panels->bytes));
   return absl::OkStatus();
 }
 

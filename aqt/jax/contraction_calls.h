@@ -16,6 +16,7 @@ namespace aqt::jax {
 //             "scales:N"  value, N scales, which replace the calibration
 //             "qvalue:N"  qvalue, N scales
 //             "both:N"    value, qvalue, N scales; the value is read only for gradients
+//             "panels:N:f32[2,3]"  what PackOperand gives, N scales; then the dtype and shape of the operand
 //   a key u32[2] for each side of fwd that draws random numbers
 absl::Status Forward(const Call& call);
 
@@ -31,6 +32,12 @@ absl::Status Gradient(const Call& call);
 //   `other`   dtype and shape of the other operand, "f32[2,3]"
 //   s4 and s2 are returned as s8. Without quantization the result is x.
 absl::Status QuantizeSide(const Call& call);
+
+// panels = pack(qvalue, scales...): the operand as the kernels of forward calls read it, u8[bytes]. Other contractions
+// may read it if their description has the same key (describe.h).
+//   `side`    "lhs" or "rhs"
+//   `lhs`, `rhs`  dtypes and shapes of the operands, "f32[2,3]"
+absl::Status PackOperand(const Call& call);
 
 // x = dequantize(qvalue, scales...), in the dtype of the result.
 absl::Status DequantizeTensor(const Call& call);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <variant>
 #include <vector>
 
@@ -72,6 +73,27 @@ std::string Quantized(const DotGeneralPlan& plan, Side side) {
   return absl::StrCat("[", Quoted(avals->qvalue.ToString()), ",", Quoted(avals->scale.ToString()), "]");
 }
 
+// A text that differs if the bytes of panels may differ.
+std::string KeyText(const internal::PanelKey& key) {
+  const auto& [format, digits, scale_group, axes, feature_groups, hadamard_block, dequantized, dtype] = key;
+  const auto& [layout, element, has_correction, width, k_group] = format;
+  const auto list = [](const Axes& of) { return absl::StrJoin(of, ","); };
+  return absl::StrCat(ToString(dtype), dequantized ? " dequantized" : "", " layout ", static_cast<int>(layout),
+                      " element ", static_cast<int>(element), has_correction ? " corrected " : " ", width, "x", k_group,
+                      " axes ", list(axes.batch), "|", list(axes.rows), "|", list(axes.k),
+                      digits ? absl::StrCat(" digits by ", scale_group) : "",
+                      hadamard_block != 0 ? absl::StrCat(" hadamard ", hadamard_block) : "",
+                      feature_groups != 1 ? absl::StrCat(" groups ", feature_groups) : "");
+}
+
+std::string PanelsOf(const internal::ContractionPlan& engine, Side side) {
+  const std::optional<internal::PanelKey>& key = engine.forward().panels(side);
+  if (!key.has_value()) return "null";
+  const Shape& shape = engine.forward().side(side).x.shape;
+  return absl::StrCat("[", Quoted(absl::StrCat(KeyText(*key), " of ", shape.ToString())), ",",
+                      *engine.PanelBytesOf(side), "]");
+}
+
 absl::StatusOr<std::string> Ports(const Program& program, const std::vector<Program::Port>& ports) {
   std::vector<std::string> items;
   for (const Program::Port& port : ports) {
@@ -112,7 +134,8 @@ absl::StatusOr<std::string> DescribeContraction(absl::string_view spec, absl::st
   return absl::StrCat("{\"out\":", Quoted(plan->out_aval().ToString()), ",\"residuals\":[",
                       absl::StrJoin(residuals, ","), "],\"draws\":[", absl::StrJoin(draws, ","), "],\"splits\":[",
                       absl::StrJoin(splits, ","), "],\"quantized\":[", Quantized(*plan, Side::kLhs), ",",
-                      Quantized(*plan, Side::kRhs), "]}");
+                      Quantized(*plan, Side::kRhs), "],\"panels\":[", PanelsOf(engine, Side::kLhs), ",",
+                      PanelsOf(engine, Side::kRhs), "]}");
 }
 
 absl::StatusOr<std::string> DescribeProgram(absl::string_view path) {

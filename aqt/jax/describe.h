@@ -16,7 +16,9 @@ namespace aqt::jax {
 //    "residuals": [{"side": "lhs", "kind": "qvalue", "aval": "s8[2,3]"}, ...],   kind: value, qvalue, scale, mask
 //    "draws": ["", "noise", "bits", ...],     for fwd.lhs, fwd.rhs, dlhs.lhs, dlhs.rhs, drhs.lhs, drhs.rhs
 //    "splits": [[0], [1], ...],               for the same six
-//    "quantized": [["s8[2,3]", "f32[2,1]"], null]}      qvalue and scale of fwd.lhs and fwd.rhs, null if it is float
+//    "quantized": [["s8[2,3]", "f32[2,1]"], null],      qvalue and scale of fwd.lhs and fwd.rhs, null if it is float
+//    "panels": [null, ["s8 ...", 4096]]}      of fwd.lhs and fwd.rhs packed ahead of time (PackOperand): what the bytes
+//                                             depend on, and their number; null if it cannot be
 // "noise" can be shared along an axis; "bits" cannot. "splits" lists the axes along which an operand can be split into
 // parts that are quantized on their own, with the same values: no scale spans the axis, and random numbers do not vary
 // along it. s4 and s2 are passed to handlers as s8. With forward_only the backward passes are not planned: no

@@ -51,6 +51,7 @@ abi::Error* NumThreads(abi::NumThreadsArguments* arguments) {
 int32_t ToXla(DType dtype) {
   switch (dtype) {
     case DType::kS8: return abi::kS8;
+    case DType::kU8: return abi::kU8;
     case DType::kS32: return abi::kS32;
     case DType::kU32: return abi::kU32;
     case DType::kF16: return abi::kF16;

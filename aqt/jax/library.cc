@@ -55,6 +55,9 @@ AQT_JAX_EXPORT aqt::jax::abi::Error* aqt_jax_gradient(aqt::jax::abi::CallFrame* 
 AQT_JAX_EXPORT aqt::jax::abi::Error* aqt_jax_quantize(aqt::jax::abi::CallFrame* frame) {
   return aqt::jax::Handle(frame, aqt::jax::QuantizeSide);
 }
+AQT_JAX_EXPORT aqt::jax::abi::Error* aqt_jax_pack(aqt::jax::abi::CallFrame* frame) {
+  return aqt::jax::Handle(frame, aqt::jax::PackOperand);
+}
 AQT_JAX_EXPORT aqt::jax::abi::Error* aqt_jax_dequantize(aqt::jax::abi::CallFrame* frame) {
   return aqt::jax::Handle(frame, aqt::jax::DequantizeTensor);
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from typing import Any, Callable, NamedTuple, Sequence
 
 import jax
@@ -19,21 +20,28 @@ _BACKWARD = {"lhs": (2, 3), "rhs": (4, 5)}
 
 
 class Given(NamedTuple):
-    """How an operand is given: a float array, a quantized tensor, scales only, or a tensor with its float array."""
+    """How an operand is given: a float array, a quantized tensor, scales only, or a tensor with its float array.
+
+    A quantized tensor may have `panels`: its values as kernels read them, made for contractions with the key `packed_as`.
+    """
 
     value: Any = None
     qvalue: Any = None
     scales: Sequence[Any] = ()
+    panels: Any = None
+    packed_as: str = ""
 
     @property
     def form(self) -> str:
         if self.qvalue is None:
             return f"scales:{len(self.scales)}" if self.scales else "float"
+        if self.panels is not None:
+            return f"panels:{len(self.scales)}"
         return f"{'qvalue' if self.value is None else 'both'}:{len(self.scales)}"
 
     @property
     def arrays(self) -> list[Any]:
-        return [x for x in (self.value, self.qvalue) if x is not None] + list(self.scales)
+        return [x for x in (self.value, self.qvalue, self.panels, *self.scales) if x is not None]
 
 
 def key_data(key: Any) -> Any:
@@ -105,21 +113,32 @@ def _forward_function(spec: Spec, lhs: str, rhs: str, lhs_form: str, rhs_form: s
     description = _library.describe_contraction(spec.text, lhs, rhs, not residuals)
     kept = [r for r in description["residuals"] if r["kind"] != "value"]
     results = [struct_of(description["out"])] + [struct_of(r["aval"]) for r in kept]
-    call = _library.ffi().ffi_call("aqt_jax_forward", results, vmap_method="sequential")
-    attributes = {"spec": spec.text, "passes": "both" if residuals else "forward", "lhs": lhs_form, "rhs": rhs_form}
+    ffi_call = _library.ffi().ffi_call("aqt_jax_forward", results, vmap_method="sequential")
+    attributes = {"spec": spec.text, "passes": "both" if residuals else "forward",
+                  "lhs": _attribute(lhs_form, lhs), "rhs": _attribute(rhs_form, rhs)}
     num_keys = _drawing(description, _FORWARD)
     product = Product(spec, lhs, rhs, description)
     sides = ["lhs"] * _number_of_arrays(lhs_form) + ["rhs"] * _number_of_arrays(rhs_form)
+    unpacked_forms = (lhs_form.replace("panels", "qvalue"), rhs_form.replace("panels", "qvalue"))
+
+    def call(*arrays: Any) -> tuple[Any, ...]:
+        return tuple(ffi_call(*_without(arrays, lhs_form, rhs_form, "qvalue"), **attributes))
 
     def part(counts: Counts) -> Any:
-        return _forward_function(spec, product.part("lhs", counts), product.part("rhs", counts), lhs_form, rhs_form,
-                                 residuals)
+        function = _forward_function(spec, product.part("lhs", counts), product.part("rhs", counts), *unpacked_forms,
+                                     residuals)
+        return lambda *arrays: function(*_without(arrays, lhs_form, rhs_form, "panels"))
 
     def run(*arrays: Any) -> Any:
         layout = forward_layout(product, sides, (lhs_form, rhs_form), kept, arrays)
-        return sharded(lambda *xs: tuple(call(*xs, **attributes)), part, layout)(*arrays)
+        return sharded(call, part, layout)(*arrays)
 
     def batched(axis_size: int, is_batched: Sequence[bool], *arrays: Any) -> Any:
+        if unpacked_forms != (lhs_form, rhs_form):  # panels are those of one product
+            function = _forward_function(spec, lhs, rhs, *unpacked_forms, residuals)
+            in_axes = tuple(0 if b else None for b in _without(is_batched, lhs_form, rhs_form, "panels"))
+            out = jax.vmap(function, in_axes, axis_size=axis_size)(*_without(arrays, lhs_form, rhs_form, "panels"))
+            return out, (True,) * len(out)
         first_key = len(arrays) - num_keys
         level = _level(description["draws"], _FORWARD, is_batched[first_key:])
         if level is None or "tiling" in spec.config:
@@ -140,7 +159,22 @@ def _forward_function(spec: Spec, lhs: str, rhs: str, lhs_form: str, rhs_form: s
 def _number_of_arrays(form: str) -> int:
     """How many arrays a Given of this form has."""
     kind, _, scales = form.partition(":")
-    return int(scales or 0) + (2 if kind == "both" else 1)
+    return int(scales or 0) + (2 if kind in ("both", "panels") else 1)
+
+
+def _attribute(form: str, aval: str) -> str:
+    """A form as the library reads it."""
+    return f"{form}:{aval}" if form.startswith("panels") else form
+
+
+def _without(arrays: Sequence[Any], lhs_form: str, rhs_form: str, what: str) -> list[Any]:
+    """The arrays of a forward call, where operands with panels leave out their "qvalue" or their "panels"."""
+    left_out, first = set(), 0
+    for form in (lhs_form, rhs_form):
+        if form.startswith("panels"):
+            left_out.add(first + ("qvalue", "panels").index(what))
+        first += _number_of_arrays(form)
+    return [x for i, x in enumerate(arrays) if i not in left_out]
 
 
 def _with_axis(aval: str, axis_size: int) -> str:
@@ -162,8 +196,19 @@ def forward(spec: Spec, lhs: Given, rhs: Given, dtype: Any, keys: Sequence[Any],
     """
     lhs_text, rhs_text = operand_text(lhs, dtype), operand_text(rhs, dtype)
     description = _library.describe_contraction(spec.text, lhs_text, rhs_text, not residuals)
+    lhs, rhs = (_fitting(given, panels) for given, panels in zip((lhs, rhs), description["panels"]))
     function = _forward_function(spec, lhs_text, rhs_text, lhs.form, rhs.form, residuals)
     return function(*lhs.arrays, *rhs.arrays, *_needed_keys(description, _FORWARD, keys))
+
+
+def _fitting(given: Given, panels: Sequence[Any] | None) -> Given:
+    """Without panels that are those of another contraction or another processor. `panels`: of the description."""
+    if given.panels is None or (panels is not None and panels[0] == given.packed_as):
+        return given
+    warnings.warn(f"aqt_native: a weight is packed as '{given.packed_as}', but this contraction reads "
+                  f"'{panels[0] if panels else 'values'}', so it is packed again in each call; convert it with the "
+                  "contracting axes and the configuration of this contraction, on this processor", stacklevel=3)
+    return given._replace(panels=None)
 
 
 def _needed_keys(description: dict[str, Any], positions: Sequence[int], keys: Sequence[Any]) -> list[Any]:
@@ -270,6 +315,17 @@ def quantize(spec: Spec, side: str, x: Any, other_text: str, key: Any) -> tuple[
     position = 0 if side == "lhs" else 1
     keys = _needed_keys(description, (position,), (key,))
     return _quantize_function(spec, lhs, rhs, side)(x, *keys)
+
+
+def packed(spec: Spec, side: str, lhs: str, rhs: str, qvalue: Any, scales: Sequence[Any]) -> tuple[Any, str]:
+    """(panels, what they are packed as) of a quantized operand; (None, "") if it is packed in each call."""
+    panels = _library.describe_contraction(spec.text, lhs, rhs, True)["panels"][0 if side == "lhs" else 1]
+    if panels is None:
+        return None, ""
+    packed_as, size = panels
+    result = jax.ShapeDtypeStruct((size,), jnp.uint8)
+    call = _library.ffi().ffi_call("aqt_jax_pack", result, vmap_method="sequential")
+    return call(qvalue, *scales, spec=spec.text, side=side, lhs=lhs, rhs=rhs), packed_as
 
 
 @functools.lru_cache(maxsize=1024)

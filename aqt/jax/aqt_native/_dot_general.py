@@ -74,7 +74,7 @@ def _given(x: Any) -> _calls.Given:
     if not _is_quantized(x):
         return _calls.Given(x)
     qvalue = x.qvalue.astype(jnp.int8) if x.qvalue.dtype.name in ("int4", "int2") else x.qvalue
-    return _calls.Given(None, qvalue, tuple(x.scales))
+    return _calls.Given(None, qvalue, tuple(x.scales), x.panels, x.packed_as)
 
 
 @jax.tree_util.register_pytree_node_class

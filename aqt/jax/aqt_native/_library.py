@@ -13,7 +13,8 @@ from typing import Any
 
 from aqt_native._errors import NotSupportedError
 
-_HANDLERS = ("aqt_jax_forward", "aqt_jax_gradient", "aqt_jax_quantize", "aqt_jax_dequantize", "aqt_jax_program")
+_HANDLERS = ("aqt_jax_forward", "aqt_jax_gradient", "aqt_jax_quantize", "aqt_jax_pack", "aqt_jax_dequantize",
+             "aqt_jax_program")
 _UNIMPLEMENTED, _INVALID_ARGUMENT = 12, 3
 _lock = threading.Lock()
 _registered = False

@@ -21,11 +21,17 @@ _DENSE = {r"(.*/)?kernel": (0,)}
 @jax.tree_util.register_pytree_node_class
 @dataclasses.dataclass(frozen=True)
 class QuantizedArray:
-    """A tensor as integers and scales: value = qvalue * scales[0] * ..., in `dtype`."""
+    """A tensor as integers and scales: value = qvalue * scales[0] * ..., in `dtype`.
+
+    `panels` are the same integers as the kernels of this processor read them, if convert(..., packed=True) made them,
+    and `packed_as` says how. They belong to the qvalue: where that is changed, leave them out.
+    """
 
     qvalue: Any
     scales: tuple[Any, ...]
     dtype: Any
+    panels: Any = None
+    packed_as: str = ""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -41,15 +47,17 @@ class QuantizedArray:
         return _calls.dequantize(qvalue, self.scales, self.dtype)
 
     def tree_flatten(self) -> Any:
-        return (self.qvalue, self.scales), self.dtype
+        return (self.qvalue, self.scales, self.panels), (self.dtype, self.packed_as)
 
     @classmethod
-    def tree_unflatten(cls, dtype: Any, children: Any) -> QuantizedArray:
-        qvalue, scales = children
-        return cls(qvalue, scales, dtype)
+    def tree_unflatten(cls, static: Any, children: Any) -> QuantizedArray:
+        qvalue, scales, panels = children
+        dtype, packed_as = static
+        return cls(qvalue, scales, dtype, panels, packed_as)
 
 
-def convert(params: Any, config: Any, *, contracting: Mapping[str, Sequence[int]] | None = None, key: Any = None) -> Any:
+def convert(params: Any, config: Any, *, contracting: Mapping[str, Sequence[int]] | None = None, key: Any = None,
+            packed: bool = False) -> Any:
     """The parameters with quantized weights, as AQT's freezer stores them: the same integers and scales.
 
     A DotGeneral of this package takes a QuantizedArray in place of an operand. The result is that of the float weight,
@@ -61,6 +69,8 @@ def convert(params: Any, config: Any, *, contracting: Mapping[str, Sequence[int]
       contracting: regular expressions for paths in the tree ("Dense_0/kernel"), with the axes of the weight that are
         contracted. Default: axis 0 of each array whose name is kernel.
       key: for stochastic rounding of weights.
+      packed: also keep each weight as the kernels of this processor read it, so that calls do not pack it: the same
+        bits, several times as fast for few rows, twice the memory. Not for checkpoints.
 
     Raises:
       NotSupportedError: the configuration does not quantize fwd.rhs, or not in a way that can be stored.
@@ -75,7 +85,7 @@ def convert(params: Any, config: Any, *, contracting: Mapping[str, Sequence[int]
         for pattern, axes in patterns.items():
             if re.fullmatch(pattern, name):
                 used.add(pattern)
-                return _quantized(dot_general, array, axes, key, name)
+                return _quantized(dot_general, array, axes, key, name, packed)
         return array
 
     result = jax.tree_util.tree_map_with_path(one, params)
@@ -100,7 +110,8 @@ def _own(config: Any) -> DotGeneral:
     return DotGeneral(to_textproto(config), getattr(config, "options", Options()))
 
 
-def _quantized(dot_general: DotGeneral, array: Any, axes: Sequence[int], key: Any, name: str) -> QuantizedArray:
+def _quantized(dot_general: DotGeneral, array: Any, axes: Sequence[int], key: Any, name: str,
+               packed: bool) -> QuantizedArray:
     array = jnp.asarray(array)
     axes = tuple(axis + (array.ndim if axis < 0 else 0) for axis in axes)
     if any(not 0 <= axis < array.ndim for axis in axes):
@@ -115,4 +126,7 @@ def _quantized(dot_general: DotGeneral, array: Any, axes: Sequence[int], key: An
     if not scales:
         raise NotSupportedError(f"aqt_native: the configuration does not quantize fwd.rhs, so {name} has no integers; "
                                 "set a quantizer with numerics")
-    return QuantizedArray(qvalue, tuple(scales), array.dtype)
+    if not packed:
+        return QuantizedArray(qvalue, tuple(scales), array.dtype)
+    panels, packed_as = _calls.packed(spec, "rhs", row, aval_text(array.shape, array.dtype), qvalue, scales)
+    return QuantizedArray(qvalue, tuple(scales), array.dtype, panels, packed_as)

@@ -5,9 +5,11 @@
 Needs aqtp and flax. AQT runs op by op; where a float sum is involved, only aqt_native is compared with itself.
 """
 
+import dataclasses
 import functools
 import os
 import pathlib
+import pickle
 import subprocess
 import sys
 import threading
@@ -266,6 +268,53 @@ class Flax(Case):
             own = aqt_native.from_textproto(aqt_native.to_textproto(config), arithmetic=comparing.arithmetic())
             kernel = self.params["params"]["Dense_0"]["kernel"]
             self.same(own(self.x, converted, MATMUL), own(self.x, kernel, MATMUL))
+
+
+class Packed(Case):
+    """Weights that convert has packed for the kernels: the results of the same weights without panels."""
+
+    def setUp(self):
+        self.own = aqt_native.from_textproto('schema: 1 base: "fully_quantized_int8"')
+        self.x, self.kernel = normal(1, (5, 7, 64)), normal(2, (64, 33))
+        self.packed, self.plain = self.converted(True), self.converted(False)
+
+    def converted(self, packed, **kwargs):
+        return aqt_native.convert({"kernel": self.kernel}, self.own, packed=packed, **kwargs)["kernel"]
+
+    def test_calls_are_the_same(self):
+        self.assertIsNotNone(self.packed.panels)
+        self.assertIsNone(self.plain.panels)
+        self.same(self.packed.dequantize(), self.plain.dequantize())
+        dims = (((2,), (0,)), ((), ()))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            want = self.own(self.x, self.plain, dims)
+            self.same(self.own(self.x, self.packed, dims), want)
+            self.same(jax.jit(lambda x, w: self.own(x, w, dims))(self.x, self.packed), want)
+            self.same(jax.jit(lambda x: self.own(x, self.packed, dims))(self.x), want)
+            self.same(jax.vmap(lambda x: self.own(x, self.packed, MATMUL))(self.x), want)
+            self.same(jax.lax.map(lambda x: self.own(x, self.packed, MATMUL), self.x), want)
+            self.same(self.own(self.x, pickle.loads(pickle.dumps(self.packed)), dims), want)
+
+    def test_panels_are_not_packed_again(self):
+        text = jax.jit(lambda x, w: self.own(x, w, MATMUL)).lower(self.x[0], self.packed).as_text()
+        self.assertIn('rhs = "panels:1:f32[64,33]"', text)
+
+    def test_layers_of_a_scan(self):
+        kernels = normal(3, (5, 64, 33))
+        make = lambda packed: jax.vmap(lambda w: aqt_native.convert({"kernel": w}, self.own, packed=packed)["kernel"])
+        run = lambda weights: jax.lax.scan(lambda _, one: (0, self.own(*one, MATMUL)), 0, (self.x, weights))[1]
+        self.same(run(make(True)(kernels)), run(make(False)(kernels)))
+        batch = jax.vmap(lambda x, w: self.own(x, w, MATMUL))
+        self.same(batch(self.x, make(True)(kernels)), batch(self.x, make(False)(kernels)))
+
+    def test_panels_of_another_contraction_are_left_out(self):
+        turned = self.converted(True, contracting={"kernel": (1,)})
+        x, dims = normal(4, (7, 33)), (((1,), (1,)), ((), ()))
+        self.same(self.own(x, turned, dims), self.own(x, self.kernel, dims))
+        other = dataclasses.replace(self.packed, panels=turned.panels, packed_as=turned.packed_as)
+        with self.assertWarnsRegex(UserWarning, r"packed as .* but this contraction reads .* in each call; convert it"):
+            self.same(self.own(self.x[0], other, MATMUL), self.own(self.x[0], self.plain, MATMUL))
 
 
 class Programs(Case):

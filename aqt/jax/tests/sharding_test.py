@@ -93,6 +93,21 @@ class Sharding(unittest.TestCase):
             for way in self.ways(quantized()):
                 self.check(way, self.matrices(), specs)
 
+    def test_packed_weights(self):
+        x, kernel, _ = self.matrices()
+        own = aqt_native.from_textproto(aqt_native.to_textproto(quantized()))
+        packed = aqt_native.convert({"kernel": kernel}, own, packed=True)["kernel"]
+        want = own(x, kernel, MATMUL)
+
+        def sharded():
+            for spec in (P("x"), P(("x", "y")), P(None, None)):
+                with MESH:
+                    placed = jax.device_put(x, NamedSharding(MESH, spec))
+                    got = jax.jit(lambda x, w: own(x, w, MATMUL))(placed, jax.device_put(packed, NamedSharding(MESH, P())))
+                np.testing.assert_array_equal(np.asarray(got), np.asarray(want))
+
+        self.on_each_partitioner(sharded)
+
     def test_noise_is_that_of_the_whole_array(self):
         for way in self.ways(quantized(noise=True), jax.random.PRNGKey(5)):
             self.check(way, self.matrices(), (P("x"), P(None, "y"), P("x", "y")))
