@@ -69,9 +69,7 @@ class Generator : public Choices {
 
   Compat RandomCompat() {
     if (OneIn(5)) return Compat::Original();
-    if (!OneIn(3)) return {};
-    // The reference has neither clip_gradient_at_bound nor integers_reach_lowest.
-    return {.divide_by_scale = OneIn(2), .small_scales_are_one = OneIn(2), .noise_sum_stays_f32 = OneIn(2)};
+    return OneIn(2) ? Compat{} : WithSomeOfQwix(*this, {});
   }
 
   Case Next() {

@@ -372,11 +372,7 @@ bool SearchesSnr(const DotGeneralConfig& config) {
 // All fields of AQT or none, and sometimes some of Qwix, which SnrSearch does not have.
 Compat RandomCompat(Generator& random, const DotGeneralConfig& config) {
   Compat compat = random.OneIn(2) ? Compat::Original() : Compat{};
-  if (!random.OneIn(2) || SearchesSnr(config)) return compat;
-  for (const CompatField& field : CompatFields()) {
-    if (field.is_of_qwix) compat.*field.member = random.OneIn(2);
-  }
-  return compat;
+  return !random.OneIn(2) || SearchesSnr(config) ? compat : WithSomeOfQwix(random, compat);
 }
 
 Problem RandomProblem(Generator& random) {

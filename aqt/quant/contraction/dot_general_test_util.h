@@ -25,6 +25,7 @@
 #include "aqt/quant/config/builders.h"
 #include "aqt/quant/config/call_options.h"
 #include "aqt/quant/config/config.h"
+#include "aqt/quant/config/semantics.h"
 #include "aqt/quant/contraction/dot_general.h"
 
 namespace aqt {
@@ -61,6 +62,14 @@ class Choices {
  protected:
   std::mt19937_64 engine_;
 };
+
+// `compat` with some of the fields of Qwix.
+inline Compat WithSomeOfQwix(Choices& random, Compat compat) {
+  for (const CompatField& field : CompatFields()) {
+    if (field.is_of_qwix) compat.*field.member = random.OneIn(2);
+  }
+  return compat;
+}
 
 // Equal values: NaN equals NaN, -0 equals +0.
 inline bool SameValues(const Array& a, const Array& b) {

@@ -165,7 +165,8 @@ TEST(RaggedProperty, PlanEqualsReference) {
                 rhs = RandomArray(dtype, {groups, k, n}, random.Bits());
     const Array g = RandomArray(dtype, {rows, n}, random.Bits());
     const Context context{.key = MakeKey(random.Bits())};
-    const Semantics semantics{.arithmetic = random.Pick({Arithmetic::kXlaCompatible, Arithmetic::kIeee})};
+    const Semantics semantics{.arithmetic = random.Pick({Arithmetic::kXlaCompatible, Arithmetic::kIeee}),
+                              .compat = random.OneIn(2) ? Compat{} : WithSomeOfQwix(random, {})};
     SCOPED_TRACE(absl::StrCat("seed ", first_seed + i, ": ", lhs.aval().ToString(), " ", rhs.aval().ToString(), " [",
                               absl::StrJoin(sizes, ","), "]"));
     const absl::StatusOr<RaggedDotPlan> plan = RaggedDotPlan::Make(config, lhs.aval(), rhs.aval());

@@ -17,6 +17,7 @@
 #include "aqt/quant/contraction/conv_general.h"
 #include "aqt/quant/numerics/arith.h"
 #include "aqt/quant/numerics/numerics.h"
+#include "aqt/quant/reference/gradient_reference.h"
 #include "aqt/quant/tensor/qtensor.h"
 #include "aqt/quant/tensor/quantizer.h"
 
@@ -120,13 +121,14 @@ Array FromSums(const std::vector<double>& sums, const Aval& aval) {
 
 // A sum of integers that could not overflow s32 is exact.
 bool IsExact(const DotGeneralRawConfig& config, const QuantizedOperand& l, const QuantizedOperand& r,
-             const ConvGeometry& geometry) {
+             const ConvGeometry& geometry, const Compat& compat) {
   const auto is_byte = [](DType container) { return IsInteger(container) && container != DType::kS32; };
   if (!is_byte(l.in_product.dtype()) || !is_byte(r.in_product.dtype())) return false;
-  const auto largest = [](const TensorConfig& t, DType container) {
+  const auto largest = [&](const TensorConfig& t, DType container) {
     const auto* integer = std::get_if<IntSymmetric>(&t.quantizer.numerics);
     const double held = -static_cast<double>(IntegerMin(container));
-    return integer != nullptr && integer->clip ? std::min<double>(held, ClipBound(*integer)) : held;
+    const double beyond = compat.integers_reach_lowest ? 1 : 0;
+    return integer != nullptr && integer->clip ? std::min<double>(held, ClipBound(*integer) + beyond) : held;
   };
   return static_cast<double>(geometry.SumLength()) * largest(config.lhs, l.in_product.dtype()) *
              largest(config.rhs, r.in_product.dtype()) <=
@@ -181,7 +183,7 @@ absl::StatusOr<DotGeneralGradients> ReferenceConvGeneralWithGradients(const DotG
                        QuantizeOperand(config.lhs, lhs, lhs_axes, key(0), context, semantics));
   AQT_ASSIGN_OR_RETURN(const QuantizedOperand r,
                        QuantizeOperand(config.rhs, rhs, rhs_axes, key(1), context, semantics));
-  const bool exact = IsExact(config, l, r, geometry);
+  const bool exact = IsExact(config, l, r, geometry, semantics.compat);
 
   const Shape out_shape = geometry.OutShape();
   const std::vector<double> a = ProductValues(l.in_product, dtype), b = ProductValues(r.in_product, dtype);
@@ -221,15 +223,13 @@ absl::StatusOr<DotGeneralGradients> ReferenceConvGeneralWithGradients(const DotG
   });
   const std::vector<double> dlhs = LhsGradientSums(geometry, cotangent, full_rhs, lhs.shape.num_elements());
   const auto gradient = [&](const std::vector<double>& d, const TensorConfig& tensor, const ArrayRef& x,
-                            const QuantizedOperand& operand) -> absl::StatusOr<Array> {
+                            const Axes& axes, const QuantizedOperand& operand) -> absl::StatusOr<Array> {
     const auto* integer = std::get_if<IntSymmetric>(&tensor.quantizer.numerics);
     if (integer != nullptr && semantics.compat.conv_integer_gradient_is_zero) return Array::Zeros(x.dtype, x.shape);
-    const Array plain = FromSums(d, x.aval());
-    if (!IsQuantized(tensor.quantizer.numerics)) return plain;
-    return QuantizeGradient(tensor.quantizer, x, operand.qtensor, plain, semantics.arithmetic);
+    return reference::StraightThrough(tensor.quantizer, x, axes, operand.qtensor, FromSums(d, x.aval()), semantics);
   };
-  AQT_ASSIGN_OR_RETURN(result.dlhs, gradient(dlhs, config.lhs, lhs, l));
-  AQT_ASSIGN_OR_RETURN(result.drhs, gradient(drhs, config.rhs, rhs, r));
+  AQT_ASSIGN_OR_RETURN(result.dlhs, gradient(dlhs, config.lhs, lhs, lhs_axes, l));
+  AQT_ASSIGN_OR_RETURN(result.drhs, gradient(drhs, config.rhs, rhs, rhs_axes, r));
   return result;
 }
 

@@ -14,6 +14,7 @@
 #include "aqt/kernels/quantize/hadamard_reference.h"
 #include "aqt/quant/numerics/arith.h"
 #include "aqt/quant/numerics/numerics.h"
+#include "aqt/quant/reference/gradient_reference.h"
 #include "aqt/quant/reference/scale_reference.h"
 
 namespace aqt::reference {
@@ -31,17 +32,8 @@ Quantized QuantizeSide(const TensorConfig& tensor, const Value& calibrated, cons
     return result;
   }
   const int64_t rank = static_cast<int64_t>(x.shape.size());
-  Index shared;
-  if (quantizer.calib_shared_axes.per_tensor) {
-    for (int64_t axis = 0; axis < rank; ++axis) shared.push_back(axis);
-  } else if (!quantizer.calib_shared_axes.axes.empty()) {
-    for (const int64_t axis : quantizer.calib_shared_axes.axes) shared.push_back(axis < 0 ? axis + rank : axis);
-  } else {
-    const Axes axes = tensor.calibration_mode == CalibrationMode::kContractingAxis
-                          ? contracting
-                          : RemainingAxes(rank, contracting, batch);
-    shared.assign(axes.begin(), axes.end());
-  }
+  const bool contracts = tensor.calibration_mode == CalibrationMode::kContractingAxis;
+  const Index shared = SharedAxes(quantizer, rank, contracts ? contracting : RemainingAxes(rank, contracting, batch));
   const TensorBits bits = MakeTensorBits(quantizer.numerics, x.shape, key, semantics.prng_layout);
   result.scale = MakeScale(quantizer, calibrated, shared, bits, semantics);
   result.has_scale = true;

@@ -15,6 +15,7 @@
 #include "aqt/kernels/digits/reference.h"
 #include "aqt/quant/numerics/arith.h"
 #include "aqt/quant/numerics/numerics.h"
+#include "aqt/quant/reference/gradient_reference.h"
 #include "aqt/quant/tensor/qtensor.h"
 #include "aqt/quant/tensor/quantizer.h"
 
@@ -228,15 +229,14 @@ absl::StatusOr<DotGeneralGradients> ReferenceRaggedDotWithGradients(const DotGen
     }
   }
   const auto straight = [&](const std::vector<double>& d, const TensorConfig& tensor, const ArrayRef& x,
-                            const QuantizedOperand& operand) -> absl::StatusOr<Array> {
+                            const Axes& axes, const QuantizedOperand& operand) {
     const Array plain = Cast(Array::FromSpan<double>(d, x.shape), dtype);
-    if (!IsQuantized(tensor.quantizer.numerics)) return plain;
-    return QuantizeGradient(tensor.quantizer, x, operand.qtensor, plain, semantics.arithmetic);
+    return reference::StraightThrough(tensor.quantizer, x, axes, operand.qtensor, plain, semantics);
   };
   DotGeneralGradients result;
   result.out = Cast(Array::FromSpan<double>(out, {m, n}), dtype);
-  AQT_ASSIGN_OR_RETURN(result.dlhs, straight(dlhs, config.fwd.lhs, lhs, l));
-  AQT_ASSIGN_OR_RETURN(result.drhs, straight(drhs, config.fwd.rhs, rhs, r));
+  AQT_ASSIGN_OR_RETURN(result.dlhs, straight(dlhs, config.fwd.lhs, lhs, {1}, l));
+  AQT_ASSIGN_OR_RETURN(result.drhs, straight(drhs, config.fwd.rhs, rhs, {0, 1}, r));
   return result;
 }
 
