@@ -862,7 +862,8 @@ static void TestConvert(void) {
   options.config = NULL;
   options.preset = "nonsense";
   INVALID("nonsense", aqt_convert(in, out, &options, NULL, &g_error));
-  INVALID("exactly one of", aqt_convert(in, out, NULL, NULL, &g_error));
+  INVALID("options has 0 of preset, config and scheme_from, expected exactly one",
+          aqt_convert(in, out, NULL, NULL, &g_error));
   options.preset = "w8a16";
   FAILS(AQT_NOT_FOUND, "missing.safetensors", aqt_convert(At(back, "missing.safetensors"), out, &options, NULL, &g_error));
   INVALID("input is NULL", aqt_convert(NULL, out, &options, NULL, &g_error));

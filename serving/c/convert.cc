@@ -172,9 +172,9 @@ aqt_code aqt_convert(const char* input, const char* output, const aqt_convert_op
   return Call(error, [&]() -> absl::Status {
     if (report != nullptr) *report = nullptr;
     AQT_ASSIGN_OR_RETURN(const aqt_convert_options given, aqt::capi::Read(options, "options"));
-    if (const int recipes = aqt::capi::NumRecipes(given); recipes > 1) {
+    if (const int recipes = aqt::capi::NumRecipes(given); recipes != 1) {
       return absl::InvalidArgumentError(
-          absl::StrCat("options has ", recipes, " of preset, config and scheme_from; leave out all but one"));
+          absl::StrCat("options has ", recipes, " of preset, config and scheme_from, expected exactly one"));
     }
     return aqt::capi::RunJob(input, output, given, {}, report);
   });

@@ -26,7 +26,6 @@ if "AQT_LIBRARY" in os.environ:
     sys.path.insert(0, str(ROOT / "aqt" / "jax"))
 
 import aqt_native.numpy as aqt  # noqa: E402  pylint: disable=wrong-import-position
-from aqt_native.numpy import _library  # noqa: E402  pylint: disable=wrong-import-position
 
 HAS_ML_DTYPES = importlib.util.find_spec("ml_dtypes") is not None
 if HAS_ML_DTYPES:
@@ -56,26 +55,6 @@ class LibraryTest(unittest.TestCase):
         self.assertIn("scalar", aqt.supported_targets())
         self.assertTrue(aqt.simd_target())
         aqt.check_environment()
-
-    def test_structs_have_the_sizes_of_the_header(self):
-        # Each function refuses a struct that is smaller than its own, so a call with each of them is a check. This one
-        # finds a member that is missing at the end.
-        header = pathlib.Path(_library.library()._name).parent / "include" / "aqt" / "c_api.h"
-        if not header.exists():
-            header = ROOT / "aqt" / "c_api.h"
-        if not header.exists():
-            self.skipTest("no header")
-        text = header.read_text(encoding="utf-8")
-        for name, ours in (("aqt_array", _library.Array), ("aqt_aval", _library.Aval), ("aqt_slot", _library.Slot),
-                           ("aqt_plan_options", _library.PlanOptions), ("aqt_call_options", _library.CallOptions),
-                           ("aqt_state", _library.State), ("aqt_operand", _library.Operand),
-                           ("aqt_convert_options", _library.ConvertOptions), ("aqt_text_info", _library.TextInfo),
-                           ("aqt_embedder_options", _library.EmbedderOptions), ("aqt_dot_dims", _library.DotDims)):
-            with self.subTest(name):
-                body = re.search(rf"typedef struct {name} \{{(.*?)\n\}} {name};", text, re.DOTALL)[1]
-                body = re.sub(r"//.*", "", body)
-                members = [re.sub(r"\[.*\]", "", m.split()[-1]).lstrip("*") for m in body.split(";") if m.strip()]
-                self.assertEqual(members, [field for field, *_ in ours._fields_])
 
     def test_exceptions_are_also_those_of_python(self):
         for error, python in ((aqt.InvalidArgumentError, ValueError), (aqt.MissingError, FileNotFoundError),
@@ -142,7 +121,7 @@ class DotGeneralTest(unittest.TestCase):
         plan = aqt.DotGeneral(INT8, x, w)
         self.assertEqual((plan.forward_needs_key, plan.backward_needs_key), (False, True))
         _, residuals = plan.forward(x, w)
-        with self.assertRaisesRegex(aqt.FailedPreconditionError, "key"):
+        with self.assertRaisesRegex(aqt.FailedPreconditionError, "draws random numbers: give a key"):
             plan.backward(g, residuals)
         a = plan.backward(g, residuals, key=7)[0]
         np.testing.assert_array_equal(a, plan.backward(g, residuals, key=np.array([0, 7], np.uint32))[0])
@@ -251,6 +230,11 @@ class DotGeneralTest(unittest.TestCase):
             aqt.DotGeneral("config_v4", 7, w)
         with self.assertRaisesRegex(TypeError, "out is list"):
             plan(x, w, out=[])
+        with self.assertRaisesRegex(TypeError, "config is None, expected the name of a preset, or a textproto"):
+            aqt.DotGeneral(None, x, w)
+        masked = np.ma.masked_array(x, mask=x > 0)
+        with self.assertRaisesRegex(aqt.InvalidArgumentError, r"lhs is a masked array, whose mask .* use lhs.filled\(VALUE\)"):
+            plan(masked, w)
 
     def test_unaligned_arrays_are_copied(self):
         x, w = random((4, 3)), random((3, 2))
@@ -310,6 +294,11 @@ class QuantizerTest(unittest.TestCase):
         quantizer = pickle.loads(pickle.dumps(aqt.Quantizer("int_symmetric { bits: 4 noise {} } abs_max {}")))
         with self.assertRaisesRegex(aqt.FailedPreconditionError, "key"):
             quantizer.quantize(x, 0)
+        for axes in (None, "0", 0.5, [0.5]):
+            with self.assertRaisesRegex(TypeError, "axes is .*, expected an integer or a list of integers"):
+                quantizer.quantize(x, axes)
+        with self.assertRaisesRegex(TypeError, "config is None, expected a textproto such as"):
+            aqt.Quantizer(None)
         a, b = (quantizer.quantize(x, 0, key=key) for key in (1, 2))
         self.assertTrue((a.qvalue != b.qvalue).any())
         np.testing.assert_array_equal(quantizer.gradient(x, a, g), g)
@@ -466,6 +455,10 @@ class ConvertTest(unittest.TestCase):
             aqt.convert(self.source, out, preset="nonsense")
         with self.assertRaisesRegex(aqt.InvalidArgumentError, "is not quantized"):
             aqt.dequantize(self.source, out)
+        for recipes in ({}, {"preset": "w8a16", "config": "schema: 1"}):
+            message = f"options has {len(recipes)} of preset, config and scheme_from, expected exactly one"
+            with self.assertRaisesRegex(aqt.InvalidArgumentError, message):
+                aqt.convert(self.source, out, **recipes)
         with self.assertRaisesRegex(aqt.InvalidArgumentError, "options.jobs is 65"):
             aqt.convert(self.source, out, preset="w8a16", jobs=65)
         self.source.write_bytes(b"damaged")

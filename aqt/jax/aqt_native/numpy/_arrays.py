@@ -95,8 +95,10 @@ class Ref:
         self.pointer = ctypes.pointer(self.struct)
 
 
-def input_array(value: Any) -> np.ndarray[Any, Any]:
+def input_array(value: Any, what: str) -> np.ndarray[Any, Any]:
     """The value as an array. It is copied only if it is no array, not aligned, or of int2 or int4."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise InvalidArgumentError(f"{what} is a masked array, whose mask would be lost; use {what}.filled(VALUE)")
     array = np.asarray(value)
     if _known(array.dtype) in (2, 3):  # int2 and int4: how the unused bits are set is up to ml_dtypes
         whole: np.ndarray[Any, Any] = array.astype(np.int8)
@@ -106,12 +108,12 @@ def input_array(value: Any) -> np.ndarray[Any, Any]:
 
 def input_ref(value: Any, what: str) -> Ref:
     """An array that is read."""
-    return Ref(input_array(value), what)
+    return Ref(input_array(value, what), what)
 
 
 def narrow_ref(value: Any, dtype: str, what: str) -> Ref:
     """An array of int8 with values of int4 or int2, as an array of these."""
-    array = input_array(value)
+    array = input_array(value, what)
     if dtype not in ("int2", "int4") or array.dtype != np.int8:
         raise InvalidArgumentError(f"{what}_dtype is {dtype!r} for an array of {array.dtype}, expected \"int4\" or "
                                    "\"int2\" for an array of int8")

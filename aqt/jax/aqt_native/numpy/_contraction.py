@@ -108,7 +108,9 @@ class DotGeneral:
         self.dimension_numbers = _dimension_numbers(dimension_numbers)
         self._options = {"forward_only": forward_only, "prng_layout": prng_layout, "arithmetic": arithmetic,
                          "weight_only": weight_only, "compat": compat, "target": target}
-        self._config = f'schema: 1 base: "{config}"' if isinstance(config, str) and config.isidentifier() else config
+        if not isinstance(config, str):
+            raise TypeError(f"config is {config!r}, expected the name of a preset, or a textproto of aqt.config.DotGeneral")
+        self._config = f'schema: 1 base: "{config}"' if config.isidentifier() else config
         options = _options.plan_options(**self._options)  # type: ignore[arg-type]
         (lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch) = self.dimension_numbers
         dims = _library.DotDims(_arrays.integers(lhs_contracting), _arrays.integers(rhs_contracting), len(lhs_contracting),

@@ -170,6 +170,7 @@ def call(name: str, *arguments: Any) -> None:
     if code == 0:
         return
     message = (loaded.aqt_error_message(error) or b"").decode(errors="replace")
+    message = message.replace("set Context::key", "give a key")
     loaded.aqt_error_free(error)
     raise make_error(code, message)
 

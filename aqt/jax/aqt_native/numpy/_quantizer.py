@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -110,11 +111,20 @@ def _rebuild(qvalue: Any, scales: Any, biases: Any, dequant: int, qvalue_dtype: 
     return QuantizedTensor(qvalue, scales, biases, dequant_dtype=_arrays.dtype_from(dequant), qvalue_dtype=qvalue_dtype)
 
 
+def _axes(axes: Any) -> list[int]:
+    try:
+        return [operator.index(axis) for axis in ([axes] if hasattr(axes, "__index__") else axes)]
+    except TypeError as error:
+        raise TypeError(f"axes is {axes!r}, expected an integer or a list of integers") from error
+
+
 class Quantizer:
     """Quantizes tensors as a textproto of aqt.config.Quantizer says: "int_symmetric { bits: 8 } abs_max {}"."""
 
     def __init__(self, config: str, *, prng_layout: str = "partitionable", arithmetic: str = "xla_compatible",
                  compat: str = "") -> None:
+        if not isinstance(config, str):
+            raise TypeError(f"config is {config!r}, expected a textproto such as \"int_symmetric {{ bits: 8 }} abs_max {{}}\"")
         self._arguments = (config, prng_layout, arithmetic, compat)
         options = _options.plan_options(prng_layout=prng_layout, arithmetic=arithmetic, compat=compat)
         self._handle = _library.Handle("quantizer", "quantizer_make", _library.encoded(config, "config"),
@@ -126,7 +136,7 @@ class Quantizer:
         `key`, for stochastic rounding, is an integer, as for jax.random.PRNGKey, or two uint32.
         """
         ref = _arrays.input_ref(x, "x")
-        shared = _arrays.integers([axes] if isinstance(axes, int) else list(axes))
+        shared = _arrays.integers(_axes(axes))
         options = _options.CallOptions(key=key)
         handle = _library.Handle("qtensor", "quantizer_quantize", self._handle.value, ref.pointer, shared, len(shared),
                                  options.pointer)
