@@ -44,8 +44,26 @@ class Given(NamedTuple):
         return [x for x in (self.value, self.qvalue, self.panels, *self.scales) if x is not None]
 
 
+def as_int8(qvalue: Any) -> Any:
+    """Integers as handlers take them."""
+    return qvalue.astype(jnp.int8) if qvalue.dtype.name in ("int4", "int2") else qvalue
+
+
+def checked_key(key: Any) -> Any:
+    """The key. TypeError unless it is a single one, of either kind."""
+    dtype = getattr(key, "dtype", None)
+    if dtype is not None:
+        rank = {jnp.dtype(jnp.uint32): 1}.get(dtype, 0 if jnp.issubdtype(dtype, jax.dtypes.prng_key) else None)
+        if rank == len(key.shape):
+            return key
+    found = repr(key) if dtype is None else f"{dtype}{list(key.shape)}"
+    raise TypeError(f"aqt_native: the key is {found}, expected one of jax.random.key or jax.random.PRNGKey; for a key per "
+                    "entry use jax.vmap")
+
+
 def key_data(key: Any) -> Any:
     """The two words of a key of either kind. NotSupportedError unless it is a single Threefry key."""
+    key = checked_key(key)
     if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
         impl = str(jax.random.key_impl(key))
         if "threefry" not in impl and "fry" not in impl:

@@ -23,6 +23,12 @@ class Options:
     compat: str = "original"  # "original", names of fields of Compat, or ""
     arithmetic: str = ""  # "" (as XLA divides) or "ieee"
 
+    def __post_init__(self) -> None:
+        if self.arithmetic not in ("", "ieee"):
+            raise ValueError(f"aqt_native: arithmetic is {self.arithmetic!r}, expected \"\" (as XLA divides) or \"ieee\"")
+        if self.compat not in ("", "original", "qwix"):
+            _library.compat_text(self.compat)  # NotSupportedError lists the names
+
     def spec(self, config: str, dimension_numbers: Any, lhs_rank: int, rhs_rank: int) -> Spec:
         return Spec(config, normalized_dims(dimension_numbers, lhs_rank, rhs_rank), self.compat, self.arithmetic,
                     current_layout_is_original())
@@ -73,8 +79,7 @@ def _is_quantized(x: Any) -> bool:
 def _given(x: Any) -> _calls.Given:
     if not _is_quantized(x):
         return _calls.Given(x)
-    qvalue = x.qvalue.astype(jnp.int8) if x.qvalue.dtype.name in ("int4", "int2") else x.qvalue
-    return _calls.Given(None, qvalue, tuple(x.scales), x.panels, x.packed_as)
+    return _calls.Given(None, _calls.as_int8(x.qvalue), tuple(x.scales), x.panels, x.packed_as)
 
 
 @jax.tree_util.register_pytree_node_class
@@ -94,10 +99,10 @@ class _Static:
 
 def split_key(key: Any) -> list[Any]:
     """The keys of fwd.lhs, fwd.rhs, dlhs.lhs, dlhs.rhs, drhs.lhs, drhs.rhs, as AQT's set_context splits one."""
-    return [operand for product in jax.random.split(key, 3) for operand in jax.random.split(product, 2)]
+    return [operand for product in jax.random.split(_calls.checked_key(key), 3) for operand in jax.random.split(product, 2)]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class DotGeneral:
     """A quantized contraction with the signature of jax.lax.dot_general. Made by from_textproto.
 
@@ -106,7 +111,15 @@ class DotGeneral:
 
     config: str
     options: Options = Options()
-    key: Any = dataclasses.field(default=None, compare=False)
+    key: Any = None
+
+    def __eq__(self, other: object) -> bool:
+        # As a static argument of jit: another key is another function.
+        return (isinstance(other, DotGeneral) and (self.config, self.options) == (other.config, other.options) and
+                self.key is other.key)
+
+    def __hash__(self) -> int:
+        return hash((self.config, self.options))
 
     def set_context(self, key: Any) -> DotGeneral:
         """The same contraction with a random key, which stochastic rounding needs: a new object.
@@ -149,10 +162,14 @@ def from_textproto(textproto: str, *, compat: str = "original", arithmetic: str 
     Args:
       textproto: the configuration, for example 'schema: 1 base: "fully_quantized_int8"'.
       compat: "original" for AQT's results to the bit; "" for this library's own, which differ where
-        docs/differences-from-aqt.md says so; or names of single fields of Compat, separated by spaces.
+        docs/differences-from-aqt.md says so; "qwix" for Qwix's; or names of single fields of Compat, separated by
+        spaces.
       arithmetic: "" to divide as XLA does on a CPU, or "ieee".
 
     Raises:
       NotSupportedError: the text is not a configuration; the message has the line and column.
     """
+    if not isinstance(textproto, str):
+        raise TypeError(f"aqt_native: textproto is {textproto!r}, expected a text such as "
+                        "'schema: 1 base: \"fully_quantized_int8\"'")
     return DotGeneral(_library.complete_config(textproto), Options(compat, arithmetic))

@@ -15,7 +15,7 @@ from aqt_native._errors import NotSupportedError
 
 _HANDLERS = ("aqt_jax_forward", "aqt_jax_gradient", "aqt_jax_quantize", "aqt_jax_pack", "aqt_jax_dequantize",
              "aqt_jax_program")
-_UNIMPLEMENTED, _INVALID_ARGUMENT = 12, 3
+_UNIMPLEMENTED, _INVALID_ARGUMENT, _NOT_FOUND = 12, 3, 5
 _lock = threading.Lock()
 _registered = False
 
@@ -78,7 +78,7 @@ def _ask(function: Any, *arguments: Any) -> str:
         return answer
     if code in (_INVALID_ARGUMENT, _UNIMPLEMENTED):
         raise NotSupportedError(f"aqt_native: {answer}")
-    raise RuntimeError(f"aqt_native: {answer}")
+    raise (FileNotFoundError if code == _NOT_FOUND else RuntimeError)(f"aqt_native: {answer}")
 
 
 @functools.lru_cache(maxsize=4096)

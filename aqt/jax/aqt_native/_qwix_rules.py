@@ -69,7 +69,7 @@ class QwixRules:
         return _qwix.inject_text(self.rules)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class QwixDotGeneral:
     """A contraction that is quantized as the rule for a module says. Made by QwixRules.dot_general."""
 
@@ -77,7 +77,16 @@ class QwixDotGeneral:
     module_path: str = ""
     op_name: str = "dot_general"
     weight: str = "rhs"
-    key: Any = dataclasses.field(default=None, compare=False)
+    key: Any = None
+
+    def _identity(self) -> tuple[Any, ...]:
+        return id(self.rules), self.module_path, self.op_name, self.weight, id(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, QwixDotGeneral) and self._identity() == other._identity()
+
+    def __hash__(self) -> int:
+        return hash(self._identity()[:-1])
 
     def set_context(self, key: Any) -> QwixDotGeneral:
         """The same contraction with a random key, which bwd_stochastic_rounding needs: a new object."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import operator
 from typing import Any, Sequence
 
 import jax
@@ -57,10 +58,14 @@ def struct_of(aval: str) -> jax.ShapeDtypeStruct:
 
 def normalized_dims(dimension_numbers: Any, lhs_rank: int, rhs_rank: int) -> Dims:
     """lax.dot_general's dimension numbers with axes that count from 0: contracting of lhs, rhs, batch of lhs, rhs."""
-    (lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch) = dimension_numbers
-    positive = lambda axes, rank: tuple(int(axis) + (rank if axis < 0 else 0) for axis in axes)
-    return (positive(lhs_contracting, lhs_rank), positive(rhs_contracting, rhs_rank), positive(lhs_batch, lhs_rank),
-            positive(rhs_batch, rhs_rank))
+    positive = lambda axes, rank: tuple(operator.index(axis) + (rank if axis < 0 else 0) for axis in axes)
+    try:
+        (lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch) = dimension_numbers
+        return (positive(lhs_contracting, lhs_rank), positive(rhs_contracting, rhs_rank), positive(lhs_batch, lhs_rank),
+                positive(rhs_batch, rhs_rank))
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"aqt_native: dimension_numbers is {dimension_numbers!r}, expected ((lhs_contracting, "
+                        "rhs_contracting), (lhs_batch, rhs_batch)), each a list of axes") from error
 
 
 @dataclasses.dataclass(frozen=True)

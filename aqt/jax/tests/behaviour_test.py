@@ -161,6 +161,27 @@ class Transformations(Case):
                 way(self.lhs, self.rhs, MATMUL, precision="highest")
             with self.assertRaisesRegex(aqt_native.NotSupportedError, r"\[5,8\]"):
                 way(self.lhs, self.rhs, (((0,), (0,)), ((), ())))
+            for dims in (None, ((1,), (0,)), (((0.5,), (0,)), ((), ()))):
+                with self.assertRaisesRegex(TypeError, r"dimension_numbers is .*, expected \(\(lhs_contracting"):
+                    way(self.lhs, self.rhs, dims)
+        own = aqt_native.from_textproto('schema: 1 base: "fully_quantized_int8"')
+        for key in (3, "key", jnp.zeros(2), jax.random.split(jax.random.PRNGKey(0), 2)):
+            with self.assertRaisesRegex(TypeError, "the key is .*, expected one of jax.random.key or jax.random.PRNGKey"):
+                with_gradients(own.set_context(key), self.lhs, self.rhs, self.g)
+        with self.assertRaisesRegex(TypeError, "textproto is None, expected a text"):
+            aqt_native.from_textproto(None)
+        with self.assertRaisesRegex(ValueError, 'arithmetic is \'xla\', expected "" .* or "ieee"'):
+            aqt_native.from_textproto("schema: 1", arithmetic="xla")
+        with self.assertRaisesRegex(aqt_native.NotSupportedError, 'no field "nothing"; expected "original", "qwix"'):
+            aqt_native.from_textproto("schema: 1", compat="nothing")
+
+    def test_another_key_is_another_static_argument(self):
+        own = aqt_native.from_textproto(aqt_native.to_textproto(aqt_config.fully_quantized()))
+        step = jax.jit(lambda dot_general: with_gradients(dot_general, self.lhs, self.rhs, self.g)[1], static_argnums=0)
+        a, b = (own.set_context(jax.random.PRNGKey(seed)) for seed in (1, 2))
+        self.assertFalse(np.array_equal(step(a), step(b)))
+        self.assertEqual(own, aqt_native.from_textproto(own.config))
+        self.assertEqual(hash(own), hash(aqt_native.from_textproto(own.config)))
 
 
 class Configurations(Case):
@@ -296,6 +317,21 @@ class Packed(Case):
             self.same(jax.lax.map(lambda x: self.own(x, self.packed, MATMUL), self.x), want)
             self.same(self.own(self.x, pickle.loads(pickle.dumps(self.packed)), dims), want)
 
+    def test_mistakes_are_named(self):
+        for axes in (0, "0", (0.5,)):
+            with self.assertRaisesRegex(TypeError, r"contracting\['kernel'\] is .*, expected a list of axes such as \(0,\)"):
+                self.converted(True, contracting={"kernel": axes})
+        with self.assertRaisesRegex(ValueError, r"the pattern '\(', which is no regular expression"):
+            self.converted(True, contracting={"(": (0,)})
+        with self.assertRaisesRegex(ValueError, "kernel has 2 axes, but its contracting axes are \\[2\\]"):
+            self.converted(True, contracting={"kernel": (2,)})
+
+    def test_converted_weights_can_be_packed_later(self):
+        again = aqt_native.convert({"kernel": self.plain}, self.own, packed=True)["kernel"]
+        self.same(again.panels, self.packed.panels)
+        self.assertEqual(again.packed_as, self.packed.packed_as)
+        self.assertIs(aqt_native.convert({"kernel": self.plain}, self.own)["kernel"], self.plain)
+
     def test_panels_are_not_packed_again(self):
         text = jax.jit(lambda x, w: self.own(x, w, MATMUL)).lower(self.x[0], self.packed).as_text()
         self.assertIn('rhs = "panels:1:f32[64,33]"', text)
@@ -338,7 +374,7 @@ class Programs(Case):
         file = repository() / "aqt" / "graph" / "saved" / "testdata" / "every_op_v1.aqtprog"
         with self.assertRaisesRegex(ValueError, "has no input 'x'"):
             aqt_native.Program(file)({"x": 1})
-        with self.assertRaisesRegex(RuntimeError, "no_such_file"):
+        with self.assertRaisesRegex(FileNotFoundError, "no_such_file"):
             aqt_native.Program("no_such_file")
 
 
