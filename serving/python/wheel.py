@@ -33,6 +33,8 @@ License-Expression: Apache-2.0
 {licenses}
 Requires-Python: >=3.10
 Requires-Dist: numpy>=1.24
+Provides-Extra: jax
+Requires-Dist: jax>=0.4.35; extra == "jax"
 Provides-Extra: ml-dtypes
 Requires-Dist: ml-dtypes>=0.3; extra == "ml-dtypes"
 Classifier: Operating System :: POSIX :: Linux

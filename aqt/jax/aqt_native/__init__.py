@@ -49,7 +49,15 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"{__name__}.numpy")
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)
+    try:
+        return getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)
+    except ModuleNotFoundError as error:
+        needs = {"jax": ("JAX 0.4.35 or later", "jax"), "aqt": ("AQT", "aqtp")}.get((error.name or "").split(".")[0])
+        if needs is None:
+            raise
+        needed, package = needs
+        raise ModuleNotFoundError(f"aqt_native.{name} needs {needed}: pip install {package}. aqt_native.numpy does without.",
+                                  name=error.name) from error
 
 
 def __dir__() -> list[str]:

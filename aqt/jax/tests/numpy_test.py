@@ -528,6 +528,13 @@ class ProcessTest(unittest.TestCase):
                              env={**os.environ, "PYTHONPATH": path, "AQT_LIBRARY": "/no/such/libaqt.so"})
         self.assertIn("ImportError: aqt_native: cannot load /no/such/libaqt.so", ran.stderr)
 
+    def test_what_needs_jax_says_so(self):
+        code = "import sys; sys.modules['jax'] = None\nimport aqt_native\ntry: aqt_native.convert\nexcept ImportError as e: print(e)"
+        ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True,
+                             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
+        self.assertEqual(ran.stdout, "aqt_native.convert needs JAX 0.4.35 or later: pip install jax. aqt_native.numpy does "
+                         "without.\n")
+
     @unittest.skipIf("AQT_LIBRARY" in os.environ, "of the installed package")
     def test_the_command(self):
         ran = subprocess.run([sys.executable, "-m", "aqt_native", "--version"], check=True, capture_output=True, text=True)
