@@ -1,7 +1,9 @@
 #include "aqt/stored/dequantized_source.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
+#include <memory>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -178,22 +180,28 @@ absl::Status DequantizedSource::ReadBytes(const io::TensorInfo& tensor, int64_t 
   const int64_t row_bytes = weight->cols() * SizeOf(dtype_), bytes = static_cast<int64_t>(dst.size());
   const int64_t begin = offset / row_bytes, end = (offset + bytes + row_bytes - 1) / row_bytes;
   const int64_t at_once = std::max<int64_t>(1, kElementsAtOnce / weight->cols());
-  std::vector<float> values;
-  std::vector<uint8_t> rounded;
+  const int64_t most = std::min(at_once, end - begin) * weight->cols();
+  const auto memory = [most](int64_t size) { return std::make_unique_for_overwrite<uint8_t[]>(most * size); };
+  std::unique_ptr<uint8_t[]> decoded, rounded;  // made when they are needed
   for (int64_t row = begin; row < end; row += at_once) {
-    const int64_t n = std::min(at_once, end - row);
-    values.resize(static_cast<size_t>(n * weight->cols()));
-    AQT_RETURN_IF_ERROR(weight->DecodeRows(reader_, row, n, values.data()));
-    AQT_RETURN_IF_ERROR(CheckFinite(*weight, row, values));
+    const int64_t n = std::min(at_once, end - row), elements = n * weight->cols();
     const int64_t first_byte = row * row_bytes, last_byte = (row + n) * row_bytes;
     const int64_t from = std::max(first_byte, offset), to = std::min(last_byte, offset + bytes);
-    if (from == first_byte && to == last_byte) {
-      stored_values::Round(values.data(), static_cast<int64_t>(values.size()), dtype_, dst.data() + from - offset);
+    const bool whole = from == first_byte && to == last_byte;
+    uint8_t* const target = dst.data() + from - offset;
+    const bool in_place = whole && dtype_ == DType::kF32 && reinterpret_cast<uintptr_t>(target) % alignof(float) == 0;
+    if (!in_place && decoded == nullptr) decoded = memory(sizeof(float));
+    float* const values = reinterpret_cast<float*>(in_place ? target : decoded.get());
+    AQT_RETURN_IF_ERROR(weight->DecodeRows(reader_, row, n, values));
+    AQT_RETURN_IF_ERROR(CheckFinite(*weight, row, absl::MakeConstSpan(values, static_cast<size_t>(elements))));
+    if (in_place) continue;
+    if (whole) {
+      stored_values::Round(values, elements, dtype_, target);
       continue;
     }
-    rounded.resize(static_cast<size_t>(n * row_bytes));
-    stored_values::Round(values.data(), static_cast<int64_t>(values.size()), dtype_, rounded.data());
-    std::memcpy(dst.data() + from - offset, rounded.data() + from - first_byte, static_cast<size_t>(to - from));
+    if (rounded == nullptr) rounded = memory(SizeOf(dtype_));
+    stored_values::Round(values, elements, dtype_, rounded.get());
+    std::memcpy(target, rounded.get() + from - first_byte, static_cast<size_t>(to - from));
   }
   return absl::OkStatus();
 }

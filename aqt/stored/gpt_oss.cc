@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/kernels/quantize/decode_small_floats.h"
 #include "aqt/quant/weights/stored_values.h"
 #include "aqt/stored/stored_format.h"
 
@@ -52,10 +53,9 @@ class Experts final : public StoredWeight {
     AQT_ASSIGN_OR_RETURN(const std::vector<uint8_t> powers,
                          reader.Columns(*scales_, blocks, row, outputs, block, block + 1));
     for (int64_t c = 0; c < outputs; ++c) {
-      float values[kBlockValues], scaled[kBlockValues];
-      stored_values::UnpackE2M1(&codes[c * kBlockBytes], kBlockBytes, values);
+      float scaled[kBlockValues];
       const float scale = stored_values::E8M0(powers[c]);
-      stored_values::Scale(values, nullptr, &scale, kBlockValues, 0, kBlockValues, scaled);
+      kernels::DecodeSmallFloats({.q = &codes[c * kBlockBytes], .n = kBlockValues, .scale = &scale, .x = scaled});
       for (int64_t r = 0; r < n; ++r) out[r * outputs + c] = scaled[begin + r];
     }
     return absl::OkStatus();
@@ -76,13 +76,8 @@ class ExpertsAsStored final : public StoredWeight {
     const int64_t blocks = main().shape[2], begin = first * blocks, count = n * blocks;
     AQT_ASSIGN_OR_RETURN(const std::vector<uint8_t> codes,
                          reader.Bytes(main(), begin * kBlockBytes, count * kBlockBytes));
-    AQT_ASSIGN_OR_RETURN(const std::vector<uint8_t> powers, reader.Bytes(*scales_, begin, count));
-    for (int64_t block = 0; block < count; ++block) {
-      float values[kBlockValues];
-      stored_values::UnpackE2M1(&codes[block * kBlockBytes], kBlockBytes, values);
-      const float scale = stored_values::E8M0(powers[block]);
-      stored_values::Scale(values, nullptr, &scale, kBlockValues, 0, kBlockValues, out + block * kBlockValues);
-    }
+    AQT_ASSIGN_OR_RETURN(const std::vector<float> scales, reader.Floats(*scales_, begin, count, /*powers=*/true));
+    kernels::DecodeSmallFloats({.q = codes.data(), .n = count * kBlockValues, .scale = scales.data(), .x = out});
     return absl::OkStatus();
   }
 

@@ -12,6 +12,7 @@
 #include "aqt/core/check.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/kernels/quantize/decode_small_floats.h"
 #include "aqt/quant/weights/stored_values.h"
 
 namespace aqt::stored {
@@ -32,7 +33,7 @@ class Matrix final : public StoredWeight {
     if (m_.group_index != nullptr) {
       AQT_ASSIGN_OR_RETURN(index, GroupIndex(reader));
     }
-    AQT_RETURN_IF_ERROR(DecodeCodes(reader, first, n, out));
+    AQT_ASSIGN_OR_RETURN(const std::vector<uint8_t> codes, reader.Bytes(*m_.codes, first * RowBytes(), n * RowBytes()));
     if (n == 0 || cols() == 0) return absl::OkStatus();
     // The scales of these rows are adjacent.
     const int64_t from = ScaleRow(first), count = ScaleRow(first + n - 1) - from + 1;
@@ -43,9 +44,17 @@ class Matrix final : public StoredWeight {
     if (m_.zeros != nullptr) {
       AQT_ASSIGN_OR_RETURN(zeros, Zeros(reader, from, count));
     }
-    for (int64_t r = first; r < first + n; ++r) {
+    const std::optional<kernels::SmallFloat> type = SmallFloatType();
+    for (int64_t r = first; r < first + n; ++r, out += cols()) {
+      const uint8_t* const row = codes.data() + (r - first) * RowBytes();
       const int64_t at = (ScaleRow(r) - from) * m_.scale_cols;
-      ScaleRow(scales.data() + at, zeros.empty() ? nullptr : zeros.data() + at, index, out + (r - first) * cols());
+      if (type.has_value() && zeros.empty() && index.empty()) {
+        kernels::DecodeSmallFloats(
+            {.q = row, .type = *type, .n = cols(), .group = m_.unit_cols, .scale = scales.data() + at, .x = out});
+        continue;
+      }
+      AQT_RETURN_IF_ERROR(DecodeCodes(reader, r, row, out));
+      ScaleRow(scales.data() + at, zeros.empty() ? nullptr : zeros.data() + at, index, out);
     }
     return absl::OkStatus();
   }
@@ -111,12 +120,15 @@ class Matrix final : public StoredWeight {
     ArrayBuilder out = ArrayBuilder::ForOverwrite({DType::kS8, {rows(), cols()}});
     int8_t* to = out.Mutable<int8_t>().data();
     const int64_t at_once = std::max<int64_t>(1, kCodesAtOnce / cols());
-    std::vector<float> values(static_cast<size_t>(std::min(at_once, rows()) * cols()));
-    for (int64_t row = 0; row < rows(); row += at_once) {
-      const int64_t n = std::min(at_once, rows() - row);
-      AQT_RETURN_IF_ERROR(DecodeCodes(reader, row, n, values.data()));
-      to = std::transform(values.begin(), values.begin() + n * cols(), to,
-                          [](float value) { return static_cast<int8_t>(value); });
+    std::vector<float> values(static_cast<size_t>(cols()));
+    for (int64_t first = 0; first < rows(); first += at_once) {
+      const int64_t n = std::min(at_once, rows() - first);
+      AQT_ASSIGN_OR_RETURN(const std::vector<uint8_t> codes,
+                           reader.Bytes(*m_.codes, first * RowBytes(), n * RowBytes()));
+      for (int64_t r = 0; r < n; ++r) {
+        AQT_RETURN_IF_ERROR(DecodeCodes(reader, first + r, codes.data() + r * RowBytes(), values.data()));
+        to = std::transform(values.begin(), values.end(), to, [](float value) { return static_cast<int8_t>(value); });
+      }
     }
     return std::move(out).Build();
   }
@@ -182,36 +194,36 @@ class Matrix final : public StoredWeight {
     return index;
   }
 
-  absl::Status DecodeCodes(const PartReader& reader, int64_t first, int64_t n, float* out) const {
-    const int64_t row_bytes = rows() == 0 ? 0 : m_.codes->num_bytes() / rows();
-    AQT_ASSIGN_OR_RETURN(const std::vector<uint8_t> bytes, reader.Bytes(*m_.codes, first * row_bytes, n * row_bytes));
-    const int64_t size = static_cast<int64_t>(bytes.size());
-    switch (m_.kind) {
-      case CodeKind::kE2M1: stored_values::UnpackE2M1(bytes.data(), size, out); return absl::OkStatus();
-      case CodeKind::kE2M3: stored_values::UnpackE2M3(bytes.data(), size, out); return absl::OkStatus();
-      case CodeKind::kBits: {
-        const int half = 1 << (m_.bits - 1);
-        for (int64_t r = 0; r < n; ++r) {
-          const stored_values::BitFields fields{bytes.data() + r * row_bytes, 4, m_.bits, m_.per_word};
-          stored_values::UnpackBits(fields, cols(), half, out + r * cols());
-        }
-        return absl::OkStatus();
-      }
-      case CodeKind::kBytes: break;
+  int64_t RowBytes() const { return rows() == 0 ? 0 : m_.codes->num_bytes() / rows(); }
+
+  // Null for integers.
+  std::optional<kernels::SmallFloat> SmallFloatType() const {
+    if (m_.kind == CodeKind::kE2M1) return kernels::SmallFloat::kE2M1;
+    if (m_.kind == CodeKind::kE2M3) return kernels::SmallFloat::kE2M3;
+    if (m_.codes->dtype == io::FileDType::kF8E4M3) return kernels::SmallFloat::kE4M3;
+    return std::nullopt;
+  }
+
+  // The values of a row's codes, without scales.
+  absl::Status DecodeCodes(const PartReader& reader, int64_t row, const uint8_t* codes, float* out) const {
+    if (const std::optional<kernels::SmallFloat> type = SmallFloatType(); type.has_value()) {
+      constexpr float kOne = 1;
+      kernels::DecodeSmallFloats({.q = codes, .type = *type, .n = cols(), .group = cols(), .scale = &kOne, .x = out});
+      return absl::OkStatus();
     }
-    if (m_.codes->dtype == io::FileDType::kF8E4M3) {
-      stored_values::UnpackE4M3(bytes.data(), size, out);
+    if (m_.kind == CodeKind::kBits) {
+      stored_values::UnpackBits({codes, 4, m_.bits, m_.per_word}, cols(), 1 << (m_.bits - 1), out);
       return absl::OkStatus();
     }
     const int limit = 1 << (m_.bits - 1);
-    const auto* const values = reinterpret_cast<const int8_t*>(bytes.data());
-    stored_values::UnpackBytes(values, size, out);
-    const int64_t i = limit > 127 ? -1 : stored_values::FirstOutside(values, size, -limit, limit - 1);
-    if (i < 0) return absl::OkStatus();
-    return absl::DataLossError(
-        absl::StrCat(Describe(reader.source(), *m_.codes), ": the value ", int{values[i]}, " at [", first + i / cols(),
-                     ",", i % cols(), "] is outside [", -limit, ",", limit - 1, "], the range of ", m_.bits,
-                     " bits; the file is damaged, or its ", "configuration states too few bits"));
+    const auto* const values = reinterpret_cast<const int8_t*>(codes);
+    stored_values::UnpackBytes(values, cols(), out);
+    const int64_t c = limit > 127 ? -1 : stored_values::FirstOutside(values, cols(), -limit, limit - 1);
+    if (c < 0) return absl::OkStatus();
+    return absl::DataLossError(absl::StrCat(Describe(reader.source(), *m_.codes), ": the value ", int{values[c]},
+                                            " at [", row, ",", c, "] is outside [", -limit, ",", limit - 1,
+                                            "], the range of ", m_.bits, " bits; the file is damaged, or its ",
+                                            "configuration states too few bits"));
   }
 
   ScaledMatrix m_;

@@ -8,22 +8,24 @@
 namespace aqt::serving {
 namespace {
 
-// A value is not finite when all bits of its exponent are set. Blocks are tested without a branch per value and, padded
-// with zeros, have one length, so that the compiler vectorizes. This runs at about memory speed.
+// A value is not finite when all bits of its exponent are set. Blocks are tested without a branch per value and have one
+// length, so that the compiler vectorizes. This runs at about memory speed.
 template <class Bits>
 int64_t First(const void* data, Bits exponent, int64_t n) {
   constexpr int64_t kBlock = 1024;
-  Bits block[kBlock] = {};
-  for (int64_t begin = 0; begin < n; begin += kBlock) {
-    const int64_t size = std::min(kBlock, n - begin);
-    std::memcpy(block, static_cast<const char*>(data) + begin * sizeof(Bits), size * sizeof(Bits));
-    if (size < kBlock) std::fill(block + size, block + kBlock, Bits{0});
+  const auto at = [data](int64_t i) {
+    Bits bits;
+    std::memcpy(&bits, static_cast<const char*>(data) + i * static_cast<int64_t>(sizeof(Bits)), sizeof(Bits));
+    return bits;
+  };
+  int64_t begin = 0;
+  for (; begin + kBlock <= n; begin += kBlock) {
     Bits any = 0;
-    for (int64_t i = 0; i < kBlock; ++i) any |= static_cast<Bits>((block[i] & exponent) == exponent ? ~0 : 0);
-    if (any == 0) continue;
-    for (int64_t i = 0; i < size; ++i) {
-      if ((block[i] & exponent) == exponent) return begin + i;
-    }
+    for (int64_t i = 0; i < kBlock; ++i) any |= static_cast<Bits>((at(begin + i) & exponent) == exponent ? ~0 : 0);
+    if (any != 0) break;
+  }
+  for (; begin < n; ++begin) {
+    if ((at(begin) & exponent) == exponent) return begin;
   }
   return -1;
 }

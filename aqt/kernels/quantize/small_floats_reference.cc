@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 #include "aqt/core/dtype.h"
 #include "aqt/kernels/quantize/absmax_reference.h"
@@ -100,6 +101,21 @@ void QuantizeSmallFloats(const QuantizeSmallFloatsArgs& args) {
         if ((code >> b & 1) != 0) args.q[r * row_bytes + bit / 8] |= static_cast<uint8_t>(1 << bit % 8);
       }
     }
+  }
+}
+
+void DecodeSmallFloats(const DecodeSmallFloatsArgs& args) {
+  const int bits = BitsOf(args.type);
+  for (int64_t i = 0; i < args.n; ++i) {
+    int code = 0;
+    for (int b = 0; b < bits; ++b) {
+      const int64_t bit = i * bits + b;
+      code |= (args.q[bit / 8] >> bit % 8 & 1) << b;
+    }
+    const int sign = 1 << (bits - 1), magnitude = code % sign;
+    float value = MagnitudeOf(args.type, magnitude);
+    if (args.type == SmallFloat::kE4M3 && magnitude == 0x7f) value = std::numeric_limits<float>::quiet_NaN();
+    args.x[i] = (code >= sign ? -value : value) * args.scale[i / args.group];
   }
 }
 

@@ -8,6 +8,7 @@
 #include "aqt/core/dtype.h"
 #include "aqt/core/machine/target.h"
 #include "aqt/kernels/quantize/absmax.h"
+#include "aqt/kernels/quantize/decode_small_floats.h"
 #include "aqt/kernels/quantize/quantize_testing.h"
 #include "aqt/kernels/quantize/small_floats_reference.h"
 #include "gtest/gtest.h"
@@ -189,6 +190,53 @@ TEST(SmallFloats, PackedE2M3ByHand) {
     QuantizeSmallFloats(args, target);
     const uint32_t word = 1 | 31 << 6 | 32 << 12 | 40 << 18;
     EXPECT_EQ(q[0] | q[1] << 8 | q[2] << 16, static_cast<int>(word)) << target;
+  }
+}
+
+// Decodes on all targets and compares the bits with the plain version. The value behind the result must not change.
+void ExpectDecodesAsReference(DecodeSmallFloatsArgs args) {
+  std::vector<float> want(args.n + 1, 99), got;
+  args.x = want.data();
+  reference::DecodeSmallFloats(args);
+  for (const Target target : SupportedTargets()) {
+    got.assign(args.n + 1, 99);
+    args.x = got.data();
+    DecodeSmallFloats(args, target);
+    for (int64_t i = 0; i <= args.n; ++i) {
+      if (std::isnan(want[i]) && std::isnan(got[i])) continue;
+      ASSERT_EQ(__builtin_bit_cast(uint32_t, got[i]), __builtin_bit_cast(uint32_t, want[i]))
+          << target << " " << BitsOf(args.type) << " bits, value " << i << " of " << args.n << ", groups of "
+          << args.group;
+    }
+  }
+}
+
+TEST(SmallFloats, DecodesAllCodes) {
+  // Every pair of bytes, and with it every code at every place.
+  std::vector<uint8_t> q;
+  for (int i = 0; i < 3 * 256; ++i) q.push_back(static_cast<uint8_t>(i * 151 + i / 256 * 37));
+  for (const SmallFloat type : kTypes) {
+    const int64_t n = static_cast<int64_t>(q.size()) * 8 / BitsOf(type);
+    for (const float scale : {1.0f, -0.37f, 0x1p-127f, 0x1p-148f, 0x1p120f, 0.0f}) {
+      const std::vector<float> scales(n / 32, scale);
+      ExpectDecodesAsReference({.q = q.data(), .type = type, .n = n, .group = 32, .scale = scales.data()});
+    }
+  }
+}
+
+TEST(SmallFloats, DecodesRunsAndGroupsOfAllLengths) {
+  std::vector<uint8_t> q(2000);
+  for (size_t i = 0; i < q.size(); ++i) q[i] = static_cast<uint8_t>(i * 197 + 3);
+  std::vector<float> scales(2000);
+  for (size_t i = 0; i < scales.size(); ++i) scales[i] = 0.01f * static_cast<float>(i + 1);
+  for (const SmallFloat type : kTypes) {
+    const int64_t unit = type == SmallFloat::kE2M1 ? 2 : type == SmallFloat::kE2M3 ? 4 : 1;
+    for (const int64_t n : {0, 1, 2, 3, 4, 7, 8, 9, 16, 31, 33, 100, 127, 128, 129, 256, 300}) {
+      for (const int64_t group : {1, 2, 7, 16, 32, 48, 511, 513, 5000}) {
+        ExpectDecodesAsReference(
+            {.q = q.data() + 1, .type = type, .n = n * unit, .group = group, .scale = scales.data()});
+      }
+    }
   }
 }
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -11,17 +10,6 @@
 
 namespace aqt::stored_values {
 namespace {
-
-constexpr std::array<float, 16> kE2M1 = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
-                                         -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
-
-// The values of a byte's two codes.
-constexpr std::array<std::array<float, 2>, 256> MakePairs() {
-  std::array<std::array<float, 2>, 256> pairs{};
-  for (int byte = 0; byte < 256; ++byte) pairs[byte] = {kE2M1[byte & 15], kE2M1[byte >> 4]};
-  return pairs;
-}
-constexpr std::array<std::array<float, 2>, 256> kE2M1Pairs = MakePairs();
 
 uint32_t LoadWord(const uint8_t* bytes) {
   uint32_t word;
@@ -68,31 +56,10 @@ void ForEachUnit(int64_t n, int64_t first, int64_t group, F f) {
 
 }  // namespace
 
-float E2M1(uint8_t code) { return kE2M1[code & 15]; }
-
-float E2M3(uint8_t code) {
-  const int exponent = code >> 3 & 3, mantissa = code & 7;
-  const float magnitude = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -3)
-                                        : std::ldexp(static_cast<float>(8 + mantissa), exponent - 4);
-  return (code & 32) != 0 ? -magnitude : magnitude;
-}
-
 float E8M0(uint8_t code) {
   if (code == 255) return std::numeric_limits<float>::quiet_NaN();
   return code == 0 ? 0x1p-127f
                    : std::bit_cast<float>(uint32_t{code} << 23);  // the exponent of f32, which is 0 for 2^-127
-}
-
-void UnpackE2M1(const uint8_t* bytes, int64_t num_bytes, float* values) {
-  for (int64_t j = 0; j < num_bytes; ++j) std::memcpy(values + 2 * j, kE2M1Pairs[bytes[j]].data(), 2 * sizeof(float));
-}
-
-void UnpackE2M3(const uint8_t* bytes, int64_t num_bytes, float* values) {
-  AQT_DCHECK(num_bytes % 3 == 0);
-  for (int64_t j = 0; j < num_bytes / 3; ++j) {
-    const uint32_t word = bytes[3 * j] | bytes[3 * j + 1] << 8 | bytes[3 * j + 2] << 16;
-    for (int k = 0; k < 4; ++k) values[4 * j + k] = E2M3(static_cast<uint8_t>(word >> 6 * k & 63));
-  }
 }
 
 void UnpackE4M3(const uint8_t* codes, int64_t n, float* values) {
@@ -193,8 +160,8 @@ int64_t FirstNotFinite(const float* w, int64_t n, DType dtype) {
   const float bound = dtype == DType::kF16    ? 65520.0f
                       : dtype == DType::kBF16 ? 0x1.ffp127f
                                               : std::numeric_limits<float>::infinity();
-  const uint32_t limit = std::bit_cast<uint32_t>(bound);
-  return FirstWhere(w, n, [limit](float x) { return (std::bit_cast<uint32_t>(x) & 0x7fffffff) >= limit; });
+  const int32_t limit = std::bit_cast<int32_t>(bound);  // signed: SSE2 compares only these
+  return FirstWhere(w, n, [limit](float x) { return (std::bit_cast<int32_t>(x) & 0x7fffffff) >= limit; });
 }
 
 void Round(const float* w, int64_t n, DType dtype, uint8_t* out) {

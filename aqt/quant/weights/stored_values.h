@@ -10,19 +10,10 @@
 
 namespace aqt::stored_values {
 
-// ---- codes of few bits
+// ---- codes of few bits (those of floats with 4 and 6 bits: kernels/quantize/decode_small_floats.h)
 
-// 1-2-1, bias 1: 0, 0.5, 1, 1.5, 2, 3, 4, 6; bit 3 is the sign. Only the low four bits are used.
-float E2M1(uint8_t code);
-// 1-2-3, bias 1: multiples of 0.125 up to 7.5; bit 5 is the sign. Only the low six bits are used.
-float E2M3(uint8_t code);
 // 2^(code - 127); NaN for 255.
 float E8M0(uint8_t code);
-
-// Two E2M1 codes per byte, the low nibble first: values[2 j] and values[2 j + 1] come from bytes[j].
-void UnpackE2M1(const uint8_t* bytes, int64_t num_bytes, float* values);
-// Four E2M3 codes in three bytes, least significant bits first.
-void UnpackE2M3(const uint8_t* bytes, int64_t num_bytes, float* values);
 
 // 8-bit floats (e4m3fn).
 void UnpackE4M3(const uint8_t* codes, int64_t n, float* values);
