@@ -23,10 +23,10 @@ using FloatVec = hn::Vec<FloatTag>;
 
 // Codes that are unpacked at a time: whole bytes of all types.
 constexpr int64_t kCodesAtOnce = 512;
-// Vectors may read so many bytes behind them.
+// Vectors may read and write this many bytes past them.
 constexpr int64_t kSlack = 64;
 
-// One byte per code, n of them. May write behind them, within the slack.
+// One byte per code, n of them. May write past them, within the slack.
 template <SmallFloat kType>
 HWY_INLINE void UnpackCodes(const uint8_t* q, int64_t n, uint8_t* code) {
   if constexpr (kType == SmallFloat::kE2M1) {

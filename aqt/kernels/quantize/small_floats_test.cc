@@ -193,7 +193,7 @@ TEST(SmallFloats, PackedE2M3ByHand) {
   }
 }
 
-// Decodes on all targets and compares the bits with the plain version. The value behind the result must not change.
+// Decodes on all targets and compares the bits with the plain version. The value after the result must not change.
 void ExpectDecodesAsReference(DecodeSmallFloatsArgs args) {
   std::vector<float> want(args.n + 1, 99), got;
   args.x = want.data();
