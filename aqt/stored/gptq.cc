@@ -164,7 +164,7 @@ absl::StatusOr<Tensors> FindTensors(const StoredConfig& config, absl::string_vie
   if (t.group_index != nullptr) {
     AQT_RETURN_IF_ERROR(parts.CheckDType(*t.group_index, {FileDType::kI32}));
     if (t.group_index->shape.rank() != 1) return parts.Wrong(*t.group_index, "the shape [in]");
-  } else if (config.act_order) {
+  } else if (config.act_order && t.groups > 1) {
     return parts.Need(absl::StrCat(module, ".g_idx")).status();
   }
   t.bits = FindBits(config, t);

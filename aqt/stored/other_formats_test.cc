@@ -202,6 +202,18 @@ TEST(GptqFormat, AZeroPointOfZeroInV1IsReadOrRefused) {
               AllOf(HasSubstr("m.qzeros"), HasSubstr("zero point of output 0 in group 0"), HasSubstr("gptq_v2")));
 }
 
+// With one group their order does not matter, so that files may leave it out.
+TEST(GptqFormat, OneGroupNeedsNoOrder) {
+  const NamedArrays tensors = {
+      {"m.qweight", Array::Of<int32_t>({0x76543210, static_cast<int32_t>(0xfedcba98)}, {1, 2})},
+      {"m.qzeros", Array::Of<int32_t>({0x43}, {1, 1})},
+      {"m.scales", Half({1, 2}, {1, 2})}};
+  const Opened opened(tensors, R"({"quant_method": "gptq", "bits": 4, "group_size": -1, "desc_act": true,
+                                  "checkpoint_format": "gptq_v2"})");
+  ASSERT_TRUE(opened.status().ok()) << opened.status();
+  EXPECT_THAT(opened.Values("m.weight"), ElementsAre(-3, -2, -1, 0, 1, 2, 3, 4, 8, 10, 12, 14, 16, 18, 20, 22));
+}
+
 TEST(GptqFormat, InputsMayBeReordered) {
   const std::string config = GptqConfig(R"(, "checkpoint_format": "gptq_v2", "desc_act": true, "sym": false)");
   const NamedArrays tensors =
