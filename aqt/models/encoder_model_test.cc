@@ -28,6 +28,7 @@
 namespace aqt::models {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr char kGolden[] = "tests/golden/models/";
@@ -271,6 +272,11 @@ TEST_F(EncoderModelTest, OtherArchitecturesAreNamed) {
   EXPECT_THAT(Message(),
               HasSubstr("'llama'; encoders of these types can be run: bert, camembert, distilbert, modernbert, mpnet, "
                         "nomic_bert, roberta, xlm-roberta"));
+}
+
+TEST_F(EncoderModelTest, ATypeOfTheWrongKindIsNotMissing) {
+  Edit("config.json", R"("model_type": "bert")", R"("model_type": 3)");
+  EXPECT_THAT(Message(), AllOf(HasSubstr("model_type is '3'"), HasSubstr("expected a string")));
 }
 
 TEST_F(EncoderModelTest, WeightsMustFit) {

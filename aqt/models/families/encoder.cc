@@ -23,6 +23,7 @@ constexpr Family kFamilies[] = {
 
 absl::StatusOr<std::unique_ptr<Encoder>> MakeEncoder(ConfigFields& fields) {
   const std::string type = fields.Text("model_type", "");
+  if (!fields.status().ok()) return fields.status();
   std::string known;
   for (const Family& family : kFamilies) {
     if (type == family.model_type) return family.make(fields);
