@@ -102,6 +102,7 @@ absl::StatusOr<ModelInput> ModelInput::Open(const io::FileSystem& fs, const io::
   }
   if (IsFlaxModel(checkpoint)) {
     AQT_ASSIGN_OR_RETURN(input.flax_, io::OpenFlaxTree(checkpoint));
+    input.model_.facts.embeddings = io::FlaxEmbeddings(checkpoint);
     return input;
   }
   if (const io::TensorSource::Shard& file = checkpoint.shards()[0]; !file.stored_as.empty()) {

@@ -83,7 +83,9 @@ struct ModuleRoles::Towers {
 ModuleRoles::ModuleRoles() { AddFamilies({}, {}); }
 
 ModuleRoles::ModuleRoles(const io::TensorSource& source, const ModelFacts& facts, absl::Span<const ModelFamily> own)
-    : evidence_(source, facts), has_parts_(facts.model_types.size() > 1 || !facts.towers.empty()) {
+    : evidence_(source, facts),
+      embeddings_(facts.embeddings.begin(), facts.embeddings.end()),
+      has_parts_(facts.model_types.size() > 1 || !facts.towers.empty()) {
   AddFamilies(facts, own);
 }
 
@@ -150,6 +152,7 @@ ModuleRole ModuleRoles::Of(absl::string_view module, const Shape& shape) const {
   for (const std::shared_ptr<const Names>& names : names_) {
     if (const std::optional<Role> role = names->Find(name)) return {*role, names->why(), ""};
   }
+  if (embeddings_.contains(module)) return {Role::kEmbedding, "its parameter is called `embedding`", ""};
   if (evidence_.Multihead(module)) return {Role::kMultihead, "beside in_proj_weight", ""};
   if (std::string why = evidence_.Vocabulary(module, shape); !why.empty()) return {Role::kHead, std::move(why), ""};
   if (std::string why = evidence_.Router(module, shape); !why.empty()) return {Role::kRouter, std::move(why), ""};

@@ -5,7 +5,9 @@
 // families decides by name. For other modules evidence decides: the shapes of the weights, of their biases and of their
 // neighbours, and the numbers in config.json.
 
+#include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -75,6 +77,7 @@ class ModuleRoles {
                                          // about it
   std::vector<std::vector<std::string>> fused_;
   std::vector<std::pair<std::string, std::string>> expert_names_;
+  std::set<std::string, std::less<>> embeddings_;  // ModelFacts
   bool has_parts_ = false;
   std::string description_;
   std::string unknown_type_;

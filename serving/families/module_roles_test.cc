@@ -58,6 +58,16 @@ TEST(ModuleRolesTest, TheFamilyKnowsItsModules) {
   EXPECT_EQ(vit.Of("head").role, Role::kLinear);
 }
 
+TEST(ModuleRolesTest, TheFileMaySayThatAModuleIsAnEmbedding) {
+  const io::MemoryTensorSource source(ZeroTensors({{"codes.weight", {96, 64}}, {"fc.weight", {96, 64}}}));
+  ModelFacts facts;
+  facts.embeddings = {"codes"};
+  const ModuleRoles roles(source, facts);
+  EXPECT_EQ(roles.Of("codes", {96, 64}).role, Role::kEmbedding);
+  EXPECT_EQ(roles.Of("codes", {96, 64}).why, "its parameter is called `embedding`");
+  EXPECT_EQ(roles.Of("fc", {96, 64}).role, Role::kLinear);
+}
+
 TEST(ModuleRolesTest, AsManyRowsAsTheVocabulary) {
   const Model model(
       R"({"model_type": "mine", "vocab_size": 96, "hidden_size": 64})",

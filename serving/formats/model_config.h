@@ -34,6 +34,8 @@ struct ModelFacts {
   // `architectures` names a model that ends in an output head over its vocabulary, whether or not it is stored:
   // ...ForCausalLM, ...ForConditionalGeneration, ...ForMaskedLM and others.
   bool has_output_head = false;
+  // Modules that are embeddings whatever they are called, because the file says so (flax). Not part of a config.json.
+  std::vector<std::string> embeddings;
 
   bool empty() const { return model_types.empty() && architectures.empty(); }
 };

@@ -19,6 +19,7 @@ namespace {
 constexpr absl::string_view kParams = "params.";
 constexpr absl::string_view kStatistics = "batch_stats.";
 constexpr absl::string_view kOptimizer = "opt_state.";
+constexpr absl::string_view kEmbedding = ".embedding";
 // The modules of attention. All but the last map to heads, which the last maps back.
 constexpr absl::string_view kProjections[] = {"query", "key", "value", "out"};
 
@@ -142,7 +143,7 @@ StoredTensor FlaxParameters::Convert(const TensorInfo& tensor) {
   }
   module = name;
   const bool is_weight =
-      absl::ConsumeSuffix(&module, ".embedding") || (shape.rank() == 1 && absl::ConsumeSuffix(&module, ".scale"));
+      absl::ConsumeSuffix(&module, kEmbedding) || (shape.rank() == 1 && absl::ConsumeSuffix(&module, ".scale"));
   return ViewOfTensor(tree_, tensor, is_weight ? absl::StrCat(module, ".weight") : std::string(name), shape);
 }
 
@@ -151,6 +152,18 @@ bool IsFlaxTree(const TensorSource& tree) {
   return std::any_of(tensors.begin(), tensors.end(), IsKernel) &&
          std::none_of(tensors.begin(), tensors.end(),
                       [](const TensorInfo& tensor) { return LastPart(tensor.name) == "weight"; });
+}
+
+std::vector<std::string> FlaxEmbeddings(const TensorSource& tree) {
+  const absl::string_view collection = CollectionOf(tree);
+  std::vector<std::string> modules;
+  for (const TensorInfo& tensor : tree.tensors()) {
+    absl::string_view module = tensor.name;
+    if (absl::ConsumePrefix(&module, collection) && absl::ConsumeSuffix(&module, kEmbedding)) {
+      modules.emplace_back(module);
+    }
+  }
+  return modules;
 }
 
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenFlaxTree(const TensorSource& tree) {

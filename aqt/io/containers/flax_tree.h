@@ -31,6 +31,10 @@ bool IsFlaxTree(const TensorSource& tree);
 // warning says. DataLoss, naming it, if two tensors get the same name.
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenFlaxTree(const TensorSource& tree);
 
+// The modules whose parameter is called `embedding`, which only flax's nn.Embed does, under the names that their tensors
+// have in OpenFlaxTree.
+std::vector<std::string> FlaxEmbeddings(const TensorSource& tree);
+
 // Private to this folder: a tensor of a tree under another name, with another shape and order of elements.
 StoredTensor ViewOfTensor(const TensorSource& tree, const TensorInfo& tensor, std::string name, const Shape& shape,
                           std::vector<int64_t> strides = {});

@@ -97,6 +97,14 @@ TEST(FlaxTree, KernelsOfRankThreeThatNothingExplainsAreKept) {
   EXPECT_THAT(warnings, ElementsAre(HasSubstr("layers.kernel, out.kernel, query.kernel")));
 }
 
+TEST(FlaxTree, EmbeddingsAreFoundByTheirParameter) {
+  const Arrays arrays = {{"params.a.codes.embedding", Zeros({2, 3})},
+                         {"params.fc.kernel", Zeros({2, 3})},
+                         {"params.embedding", Zeros({2, 3})},  // of the model itself
+                         {"opt_state.a.codes.embedding", Zeros({2, 3})}};
+  EXPECT_THAT(FlaxEmbeddings(MemoryTensorSource("tree", arrays)), ElementsAre("a.codes"));
+}
+
 TEST(FlaxTree, ConvolutionsOfThreeAxes) {
   EXPECT_THAT(Converted({{"c.kernel", Zeros({2, 3, 4, 5, 6})}, {"empty.kernel", Zeros({0, 6})}}),
               ElementsAre("c.weight [6,5,2,3,4]", "empty.weight [6,0]"));
