@@ -84,7 +84,12 @@ absl::StatusOr<std::unique_ptr<DequantizedSource>> DequantizedSource::Open(const
         "values that is known"));
   }
   std::unique_ptr<DequantizedSource> source(new DequantizedSource(base, config, dtype));
-  AQT_ASSIGN_OR_RETURN(StoredWeights found, format->Find(source->reader_, source->config_));
+  absl::StatusOr<StoredWeights> weights = format->Find(source->reader_, source->config_);
+  if (!weights.ok()) {
+    const bool names_it = absl::StrContains(weights.status().message(), path);  // not if it is about the configuration
+    return names_it ? weights.status() : Annotate(weights.status(), path);
+  }
+  StoredWeights found = *std::move(weights);
   std::set<absl::string_view> consumed;
   for (const io::TensorInfo* tensor : found.consumed) consumed.insert(tensor->name);
   AQT_RETURN_IF_ERROR(CheckLeftOver(base, *format, consumed));

@@ -349,7 +349,10 @@ absl::StatusOr<std::string> FindQuantizationConfig(absl::string_view text) {
   return found == nullptr ? std::string() : found->dump();
 }
 
-absl::StatusOr<StoredConfig> ReadStoredConfig(const io::FileSystem& fs, const io::Checkpoint& checkpoint) {
+namespace {
+
+// Its messages do not name the checkpoint.
+absl::StatusOr<StoredConfig> ReadConfigOf(const io::FileSystem& fs, const io::Checkpoint& checkpoint) {
   for (const auto& [key, value] : checkpoint.shards()[0].metadata) {
     if (key != "quantization_config" || checkpoint.is_folder()) continue;
     return ParseStoredConfig(value, "the file's metadata, quantization_config");
@@ -366,6 +369,14 @@ absl::StatusOr<StoredConfig> ReadStoredConfig(const io::FileSystem& fs, const io
     return ParseStoredConfig(text, name);
   }
   return StoredConfig();
+}
+
+}  // namespace
+
+absl::StatusOr<StoredConfig> ReadStoredConfig(const io::FileSystem& fs, const io::Checkpoint& checkpoint) {
+  absl::StatusOr<StoredConfig> config = ReadConfigOf(fs, checkpoint);
+  if (config.ok()) return config;
+  return Annotate(config.status(), absl::StrCat("'", io::PrintableLine(checkpoint.path()), "'"));
 }
 
 }  // namespace aqt::stored

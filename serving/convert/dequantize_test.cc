@@ -22,6 +22,7 @@
 namespace aqt::serving {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -168,6 +169,39 @@ TEST_F(DequantizeTest, AMethodThatCannotBeReadIsNotDequantizedFirst) {
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("is quantized: it has a quantization_config. The method is not one that can be read"));
   EXPECT_THAT(std::string(status.message()), Not(HasSubstr("aqt dequantize")));
+}
+
+// What cannot be dequantized is not recommended to be.
+TEST_F(DequantizeTest, ConversionsDoNotRecommendWhatCannotBeRead) {
+  WriteSmallModel(At("in"), DType::kF32);
+  for (const char* config : {R"({"quantization_config": {"quant_method": "hqq"}})", R"({"quantization_config": {}})"}) {
+    WriteText(At("in/config.json"), config);
+    for (const Experts experts : {Experts::kAuto, Experts::kKeep}) {
+      ConvertJob job = Job("schema: 1 base: \"w8a8_dynamic\"");
+      job.recipe.experts = experts;
+      const absl::Status status = RunConvertJob(fs_, job).status();
+      EXPECT_TRUE(absl::IsUnimplemented(status)) << status;
+      EXPECT_THAT(std::string(status.message()),
+                  AllOf(HasSubstr(At("in")), HasSubstr("start from the floating point original"),
+                        Not(HasSubstr("aqt dequantize")), Not(HasSubstr("--allow-requantize"))));
+    }
+  }
+  WriteText(At("in/config.json"), R"({"quantization_config": {"quant_method": "fp8"}})");
+  EXPECT_THAT(std::string(RunConvertJob(fs_, Job("schema: 1 base: \"w8a8_dynamic\"")).status().message()),
+              HasSubstr("or `aqt dequantize` it first"));
+}
+
+// Errors in a configuration name the model and the file.
+TEST_F(DequantizeTest, ErrorsInTheConfigurationNameTheFolder) {
+  WriteFp8(At("in"));
+  for (const char* quantization :
+       {"7", "[]", R"({"quant_method": 3})", R"({"quant_method": "fp8", "weight_block_size": [0, 1]})",
+        R"({"quant_method": "awq", "bits": 3})", R"({"quant_method": "compressed-tensors", "sparsity_config": {"a": 1},
+           "config_groups": {"g": {"targets": ["Linear"], "weights": {"num_bits": 8}}}})"}) {
+    WriteText(At("in/config.json"), absl::StrCat("{\"quantization_config\": ", quantization, "}"));
+    const absl::Status status = RunConvertJob(fs_, Dequantize(DType::kF32)).status();
+    EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr(At("in")), HasSubstr("config.json"))) << quantization;
+  }
 }
 
 TEST_F(DequantizeTest, RequantizingIsDequantizingAndQuantizing) {

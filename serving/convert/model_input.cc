@@ -16,6 +16,7 @@
 #include "aqt/io/tensors/checkpoint_files.h"
 #include "aqt/io/tensors/safetensors.h"
 #include "aqt/stored/stored_config.h"
+#include "aqt/stored/stored_format.h"
 #include "serving/families/module_name.h"
 #include "serving/formats/plain_quantized.h"
 #include "serving/formats/quantized_already.h"
@@ -94,7 +95,7 @@ QuantizationConfig ConfigOf(const io::FrozenTree& tree) {
 absl::StatusOr<ModelInput> ModelInput::Open(const io::FileSystem& fs, const io::Checkpoint& checkpoint,
                                             const InputOptions& options) {
   AQT_ASSIGN_OR_RETURN(ModelConfig model, ReadModelConfig(fs, checkpoint));
-  ModelInput input(checkpoint, std::move(model));
+  ModelInput input(fs, checkpoint, std::move(model));
   input.layout_ = ExpertLayoutOf(input.model_.facts, options.families);
   if (io::IsFrozenTree(checkpoint)) {
     AQT_RETURN_IF_ERROR(input.OpenFrozen(options));
@@ -113,7 +114,7 @@ absl::StatusOr<ModelInput> ModelInput::Open(const io::FileSystem& fs, const io::
                                                  "dequantize`, --allow-requantize, or --dequantize of "
                                                  "`aqt diff`"));
   }
-  if (options.dequantize) AQT_RETURN_IF_ERROR(input.Dequantize(fs, options.dtype));
+  if (options.dequantize) AQT_RETURN_IF_ERROR(input.Dequantize(options.dtype));
   return input;
 }
 
@@ -142,21 +143,35 @@ absl::Status ModelInput::OpenFrozen(const InputOptions& options) {
   return absl::OkStatus();
 }
 
-absl::Status ModelInput::Dequantize(const io::FileSystem& fs, DType dtype) {
+absl::Status ModelInput::Dequantize(DType dtype) {
   const std::string evidence = QuantizationEvidence(*checkpoint_, model_);
   if (evidence.empty()) return absl::OkStatus();
   dtype_ = dtype;
-  AQT_ASSIGN_OR_RETURN(dequantized_, stored::DequantizedSource::OpenIfQuantized(fs, *checkpoint_, dtype));
-  // No format that can be read, though something shows that the input is quantized.
-  if (dequantized_ == nullptr) {
-    return absl::UnimplementedError(absl::StrCat(io::PrintableLine(checkpoint_->path()), " is quantized: ", evidence,
-                                                 ". The method is not one that can be read; start from the floating "
-                                                 "point original"));
-  }
+  AQT_ASSIGN_OR_RETURN(dequantized_, stored::DequantizedSource::OpenIfQuantized(*fs_, *checkpoint_, dtype));
+  if (dequantized_ == nullptr) return UnknownMethod(evidence);
   model_.quantization_config.reset();
   model_.quant_method.clear();
   model_.quantization_file.clear();
   return absl::OkStatus();
+}
+
+// Something shows that the input is quantized, but in no format that can be read.
+absl::Status ModelInput::UnknownMethod(absl::string_view evidence) const {
+  return absl::UnimplementedError(absl::StrCat(io::PrintableLine(checkpoint_->path()), " is quantized: ", evidence,
+                                               ". The method is not one that can be read; start from the floating "
+                                               "point original"));
+}
+
+absl::Status ModelInput::CheckFloat() const {
+  const std::string evidence = QuantizationEvidence(unsplit(), model_);
+  if (evidence.empty()) return absl::OkStatus();
+  // An error in the configuration is a matter of dequantizing, which names it.
+  const absl::StatusOr<stored::StoredConfig> config = stored::ReadStoredConfig(*fs_, *checkpoint_);
+  if (config.ok()) {
+    AQT_ASSIGN_OR_RETURN(const stored::StoredFormat* const format, stored::FindStoredFormat(unsplit(), *config));
+    if (format == nullptr) return UnknownMethod(evidence);
+  }
+  return CheckNotQuantized(unsplit(), model_);
 }
 
 const io::TensorSource& ModelInput::unsplit() const {

@@ -48,7 +48,7 @@ struct InputOptions {
 // the one before it.
 class ModelInput {
  public:
-  // `checkpoint` must outlive the result. With `dequantize`, the errors of stored::DequantizedSource::Open, and
+  // `fs` and `checkpoint` must outlive the result. With `dequantize`, the errors of stored::DequantizedSource::Open, and
   // Unimplemented if the method is not known; a checkpoint that is not quantized is read as it is. The errors of
   // io::OpenFrozenTree for a serving tree of AQT, or Unimplemented if neither option is set. Unimplemented for a GGUF
   // file with blocks, without `dequantize`.
@@ -68,6 +68,9 @@ class ModelInput {
   const io::FrozenTree* frozen() const { return frozen_.get(); }
   // How these are quantized.
   const QuantizationConfig& frozen_config() const { return frozen_config_; }
+
+  // Unimplemented, naming the evidence and the remedy, for a checkpoint that is quantized and read as it is stored.
+  absl::Status CheckFloat() const;
 
   // Splits tensors that hold all experts of a layer into one weight for each expert, if there are any and their layout
   // is known. The errors of SplitExperts (expert_split.h).
@@ -91,13 +94,15 @@ class ModelInput {
   std::vector<std::string> RequantizeWarnings() const;
 
  private:
-  ModelInput(const io::Checkpoint& checkpoint, ModelConfig model)
-      : checkpoint_(&checkpoint), model_(std::move(model)) {}
+  ModelInput(const io::FileSystem& fs, const io::Checkpoint& checkpoint, ModelConfig model)
+      : fs_(&fs), checkpoint_(&checkpoint), model_(std::move(model)) {}
   absl::Status OpenFrozen(const InputOptions& options);
-  absl::Status Dequantize(const io::FileSystem& fs, DType dtype);
+  absl::Status Dequantize(DType dtype);
+  absl::Status UnknownMethod(absl::string_view evidence) const;
   // The step before the experts are split.
   const io::TensorSource& unsplit() const;
 
+  const io::FileSystem* fs_;
   const io::Checkpoint* checkpoint_;
   std::unique_ptr<io::TensorSource> flax_;  // the parameters of a flax model under PyTorch's names; otherwise null
   ModelConfig model_;

@@ -7,7 +7,6 @@
 #include "aqt/core/status_macros.h"
 #include "aqt/io/printable.h"
 #include "aqt/io/tensors/tensor_views.h"
-#include "serving/formats/quantized_already.h"
 
 namespace aqt::serving {
 namespace {
@@ -30,11 +29,11 @@ RuleSet::ExpertsOfSource PartsOf(const io::ViewSource& split) {
 }  // namespace
 
 absl::StatusOr<Plan> PlanInput(ModelInput& input, const Recipe& recipe, CheckpointPlanOptions options) {
+  AQT_RETURN_IF_ERROR(input.CheckFloat());  // before its parts look incomplete
   if (recipe.experts == Experts::kKeep) {
     options.experts.why_kept = "--experts keep";
     return MakePlan(input.tensors(), input.model(), recipe, options);
   }
-  AQT_RETURN_IF_ERROR(CheckNotQuantized(input.tensors(), input.model()));  // before its parts look incomplete
   if (recipe.experts == Experts::kSplit) {
     AQT_RETURN_IF_ERROR(input.NeedSplit());
   } else if (const absl::Status status = input.Split(); !status.ok()) {
