@@ -78,8 +78,8 @@ TEST_P(Recorded, HasTheTensors) {
 }
 
 INSTANTIATE_TEST_SUITE_P(PyTorch, Recorded,
-                         testing::Values("views.bin", "old_format.bin", "protocol_4.pt", "newer_types.bin",
-                                         "state_dict.bin", "training.pth"));
+                         testing::Values("views.bin", "old_format.bin", "old_format_4.bin", "protocol_4.pt",
+                                         "newer_types.bin", "state_dict.bin", "training.pth"));
 INSTANTIATE_TEST_SUITE_P(NumPy, Recorded,
                          testing::Values("stored.npz", "deflated.npz", "streamed.npz", "streamed_zip64.npz",
                                          "versions.npz", "array.npy", "bfloat16.npz"));
@@ -91,8 +91,8 @@ INSTANTIATE_TEST_SUITE_P(Flax, Recorded,
 // ---- property: damaged files give errors, never a crash or a read outside (sanitizers)
 
 TEST(Damaged, CutAnywhere) {
-  for (const char* name :
-       {"views.bin", "old_format.bin", "stored.npz", "deflated.npz", "array.npy", "types.msgpack", "chunked.msgpack"}) {
+  for (const char* name : {"views.bin", "old_format.bin", "old_format_4.bin", "stored.npz", "deflated.npz", "array.npy",
+                           "types.msgpack", "chunked.msgpack"}) {
     const std::string whole = Contents(name);
     for (size_t n = 0; n < whole.size(); n += n < 300 ? 1 : 13) {
       const auto source = OpenText(name, whole.substr(0, n));

@@ -24,7 +24,7 @@ namespace {
 
 using Source = absl::StatusOr<std::unique_ptr<TensorSource>>;
 
-constexpr int64_t kLookedAt = 16;  // bytes at the beginning of a file
+constexpr int64_t kLookedAt = 32;  // bytes at the beginning of a file
 
 // Whether a msgpack map with a text as its first key, or an empty one, begins.
 bool BeginsAsMsgpack(absl::string_view begin) {
@@ -64,7 +64,7 @@ Source Open(std::unique_ptr<RandomAccessFile>& file, const ContainerOptions& opt
   if (absl::StartsWith(begin, kNpyMagic)) {
     return Named("NumPy file", path, OpenNpy(std::move(file), options.raw_dtype, memory));
   }
-  if (absl::StartsWith(begin, kOldTorchMagic)) {
+  if (OldTorchMagicBytes(begin) > 0) {
     return Named("PyTorch file", path, OpenOldTorchFile(std::move(file), memory));
   }
   // A pickle of a program of its own may begin as a map does, so the name has to agree.

@@ -119,6 +119,17 @@ absl::StatusOr<std::unique_ptr<TensorSource>> OpenTorchArchive(std::unique_ptr<R
   return MakeSource(*archive, pickled, storages, memory);
 }
 
+int64_t OldTorchMagicBytes(absl::string_view begin) {
+  constexpr absl::string_view kNumber("\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.", 13);
+  constexpr char kNewestProtocol = 5;
+  if (begin.size() < 2 || begin[0] != '\x80' || begin[1] < 2 || begin[1] > kNewestProtocol) return 0;
+  // From protocol 4 on, the number is in a frame: an opcode and its length in 8 bytes.
+  constexpr size_t kProtocolBytes = 2, kFrameBytes = 9;
+  const size_t number = begin.substr(kProtocolBytes, 1) == "\x95" ? kProtocolBytes + kFrameBytes : kProtocolBytes;
+  if (begin.size() < number || !absl::StartsWith(begin.substr(number), kNumber)) return 0;
+  return static_cast<int64_t>(number + kNumber.size());
+}
+
 // Five pickles (a magic number, the version, sizes of types, the dict of tensors, the keys of the storages), then the
 // storages: the number of elements in 8 bytes, and the elements.
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenOldTorchFile(std::unique_ptr<RandomAccessFile> file,
@@ -126,7 +137,7 @@ absl::StatusOr<std::unique_ptr<TensorSource>> OpenOldTorchFile(std::unique_ptr<R
   const std::shared_ptr<const RandomAccessFile> data = std::move(file);
   AQT_ASSIGN_OR_RETURN(const std::string text, ReadText(*data, 0, std::min(data->size(), 2 * kMaxPickleBytes)));
   const absl::string_view all = text;
-  auto at = static_cast<int64_t>(kOldTorchMagic.size());
+  int64_t at = OldTorchMagicBytes(all);
   const auto rest = [&] { return all.substr(static_cast<size_t>(at)); };
   for (int i = 0; i < 2; ++i) {
     AQT_ASSIGN_OR_RETURN(const int64_t bytes, SkipPickle(rest()));

@@ -16,8 +16,9 @@
 
 namespace aqt::io {
 
-// The beginning of the format of PyTorch before 1.6, which is not a zip archive.
-inline constexpr absl::string_view kOldTorchMagic("\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.", 15);
+// The format of PyTorch before 1.6, which is not a zip archive, begins with a number as a pickle of any protocol from 2
+// on. The bytes of that pickle; 0 if `begin`, the first 32 bytes of a file, has none.
+int64_t OldTorchMagicBytes(absl::string_view begin);
 
 // Whether a zip archive with these members was written by torch.save.
 bool IsTorchArchive(const std::vector<ZipMember>& members);

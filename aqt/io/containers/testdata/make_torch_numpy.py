@@ -92,6 +92,7 @@ def versions(path, arrays):
 
 torch_file("views.bin", views())
 torch_file("old_format.bin", views(), _use_new_zipfile_serialization=False)
+torch_file("old_format_4.bin", views(), _use_new_zipfile_serialization=False, pickle_protocol=4)
 torch_file("protocol_4.pt", views(), pickle_protocol=4)
 torch_file("newer_types.bin", wide())
 torch_file("state_dict.bin", torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4)).state_dict())
