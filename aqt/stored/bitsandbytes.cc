@@ -48,10 +48,12 @@ class Int8 final : public StoredWeight {
       : StoredWeight(std::move(name), codes->shape, codes), scales_(scales) {}
 
   absl::Status DecodeRows(const PartReader& reader, int64_t first, int64_t n, float* out) const override {
-    AQT_ASSIGN_OR_RETURN(const std::vector<float> q, reader.Floats(main(), first * cols(), n * cols()));
+    AQT_ASSIGN_OR_RETURN(const std::vector<uint8_t> q, reader.Bytes(main(), first * cols(), n * cols()));
     AQT_ASSIGN_OR_RETURN(const std::vector<float> scales, reader.Floats(*scales_, first, n));
-    for (int64_t r = 0; r < n; ++r) {
-      stored_values::ScaleBy127th(q.data() + r * cols(), scales[r], cols(), out + r * cols());
+    const auto* codes = reinterpret_cast<const int8_t*>(q.data());
+    for (int64_t r = 0; r < n; ++r, codes += cols(), out += cols()) {
+      stored_values::UnpackBytes(codes, cols(), out);
+      stored_values::ScaleBy127th(out, scales[r], cols(), out);
     }
     return absl::OkStatus();
   }

@@ -30,9 +30,24 @@ int64_t FirstWhere(const T* x, int64_t n, IsBad is_bad) {
   return -1;
 }
 
-// Unpacks the fields of whole bytes. Returns their number.
+// Unpacks fields that follow each other in bytes, eight at a time, which fill kBits bytes. Returns their number.
 template <int kBits>
-int64_t UnpackFields(const uint8_t* bytes, int64_t n, int bias, float* values) {
+int64_t UnpackEights(const uint8_t* bytes, int64_t n, int bias, float* values) {
+  constexpr uint32_t kMask = (1 << kBits) - 1;
+  const int64_t eights = n / 8;
+  for (int64_t j = 0; j < eights; ++j) {
+    uint64_t word = 0;
+    std::memcpy(&word, bytes + j * kBits, kBits);
+    for (int k = 0; k < 8; ++k) {
+      values[j * 8 + k] = static_cast<float>(static_cast<int>(static_cast<uint32_t>(word >> k * kBits) & kMask) - bias);
+    }
+  }
+  return eights * 8;
+}
+
+// The same for fields that divide bytes, which becomes vector code.
+template <int kBits>
+int64_t UnpackBytewise(const uint8_t* bytes, int64_t n, int bias, float* values) {
   constexpr int kPerByte = 8 / kBits, kMask = (1 << kBits) - 1;
   const int64_t num_bytes = n / kPerByte;
   for (int64_t j = 0; j < num_bytes; ++j) {
@@ -41,6 +56,21 @@ int64_t UnpackFields(const uint8_t* bytes, int64_t n, int bias, float* values) {
     }
   }
   return num_bytes * kPerByte;
+}
+
+// Unpacks most fields of a string that is contiguous. Returns their number.
+int64_t UnpackString(int bits, const uint8_t* bytes, int64_t n, int bias, float* values) {
+  switch (bits) {
+    case 1: return UnpackBytewise<1>(bytes, n, bias, values);
+    case 2: return UnpackBytewise<2>(bytes, n, bias, values);
+    case 3: return UnpackEights<3>(bytes, n, bias, values);
+    case 4: return UnpackBytewise<4>(bytes, n, bias, values);
+    case 5: return UnpackEights<5>(bytes, n, bias, values);
+    case 6: return UnpackEights<6>(bytes, n, bias, values);
+    case 7: return UnpackEights<7>(bytes, n, bias, values);
+    case 8: return UnpackBytewise<8>(bytes, n, bias, values);
+    default: return 0;
+  }
 }
 
 // Calls f(begin, end, u) for the runs of [0, n) that share unit u.
@@ -93,12 +123,23 @@ uint32_t BitFields::operator[](int64_t k) const {
 }
 
 void UnpackBits(const BitFields& fields, int64_t n, int bias, float* values) {
-  // Fields that fill bytes, in words that follow each other, are fields of the bytes.
-  const bool in_bytes = fields.stride == 4 && 8 % fields.bits == 0 && fields.per_word % (32 / fields.bits) == 0;
+  const int bits = fields.bits;
+  // Words without unused bits hold a string of fields. Of words that do not follow each other, a copy is one: as many as
+  // hold whole fields.
   int64_t done = 0;
-  if (in_bytes && fields.bits == 8) done = UnpackFields<8>(fields.words, n, bias, values);
-  if (in_bytes && fields.bits == 4) done = UnpackFields<4>(fields.words, n, bias, values);
-  if (in_bytes && fields.bits == 2) done = UnpackFields<2>(fields.words, n, bias, values);
+  if (fields.per_word == 0 || fields.per_word * bits == 32) {
+    if (fields.stride == 4) {
+      done = UnpackString(bits, fields.words, n, bias, values);
+    } else {
+      constexpr int64_t kFields = 512;
+      uint8_t words[kFields];
+      for (; done + kFields <= n; done += kFields) {
+        const uint8_t* from = fields.words + done * bits / 32 * fields.stride;
+        for (int64_t w = 0; w < kFields * bits / 32; ++w, from += fields.stride) std::memcpy(words + w * 4, from, 4);
+        UnpackString(bits, words, kFields, bias, values + done);
+      }
+    }
+  }
   for (int64_t k = done; k < n; ++k) values[k] = static_cast<float>(static_cast<int>(fields[k]) - bias);
 }
 

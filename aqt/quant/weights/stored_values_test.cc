@@ -68,13 +68,13 @@ TEST(StoredValues, UnpacksRunsOfFields) {
 
 // Runs of any length, also where a shorter way is taken, equal single fields.
 TEST(StoredValues, RunsEqualSingleFields) {
-  std::vector<uint8_t> words(260);
+  std::vector<uint8_t> words(16 * 1024);
   for (size_t i = 0; i < words.size(); ++i) words[i] = static_cast<uint8_t>(i * 151 + 7);
   for (int bits = 1; bits <= 8; ++bits) {
     for (const int64_t stride : {4, 12}) {
       for (const int64_t per_word : {0, 32 / bits}) {
         const BitFields fields{.words = words.data() + 1, .stride = stride, .bits = bits, .per_word = per_word};
-        for (const int64_t n : {1, 2, 3, 7, 8, 31, 33, 61}) {
+        for (const int64_t n : {1, 2, 3, 7, 8, 31, 33, 61, 512, 1031}) {
           std::vector<float> values(n);
           UnpackBits(fields, n, 3, values.data());
           for (int64_t k = 0; k < n; ++k) {
