@@ -37,6 +37,8 @@ constexpr absl::Duration kLingerTimeout = absl::Seconds(2);
 constexpr absl::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
 constexpr int kClientClosedRequest = 499;
 
+HttpError NoMemory() { return {503, "the server has no memory left for more requests; try again later"}; }
+
 std::string Date(absl::Time now) { return absl::FormatTime("%a, %d %b %Y %H:%M:%S GMT", now, absl::UTCTimeZone()); }
 
 }  // namespace
@@ -57,6 +59,8 @@ class HttpServer::Impl {
  private:
   class Connection;
 
+  // Whether requests and responses take as much memory as they may.
+  bool is_full() const { return buffered_bytes_ > options_.max_buffered_bytes; }
   // How often deadlines are checked.
   Clock::duration TickLength() const;
   void Accept();
@@ -86,13 +90,18 @@ class HttpServer::Impl {
 class HttpServer::Impl::Connection : public std::enable_shared_from_this<Connection> {
  public:
   Connection(Impl& server, tcp::socket socket)
-      : server_(server), socket_(std::move(socket)), parser_(server.options_.limits) {
+      : server_(server), socket_(std::move(socket)), parser_(std::in_place, server.options_.limits) {
     error_code ec;
     if (const tcp::endpoint remote = socket_.remote_endpoint(ec); !ec) remote_ = remote.address().to_string();
     socket_.non_blocking(true, ec);
     socket_.set_option(tcp::no_delay(true), ec);
     Enter(Phase::kIdle, server.options_.idle_timeout);
   }
+
+  // A handler may outlive Close.
+  ~Connection() { server_.buffered_bytes_ -= counted_bytes_; }
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
 
   void Start() { Read(); }
   // Whether nothing is lost if it is closed.
@@ -102,7 +111,8 @@ class HttpServer::Impl::Connection : public std::enable_shared_from_this<Connect
   void Close();
   // Refuses the next request before it was read.
   void Refuse(const HttpError& error) {
-    Respond(server_.handler_.Refuse(parser_.request(), error), /*keep_alive=*/false);
+    unread_ = true;
+    Respond(server_.handler_.Refuse(parser_->request(), error), /*keep_alive=*/false);
   }
 
  private:
@@ -130,11 +140,10 @@ class HttpServer::Impl::Connection : public std::enable_shared_from_this<Connect
   Impl& server_;
   tcp::socket socket_;
   std::string remote_;
-  RequestParser parser_;
+  std::optional<RequestParser> parser_;
   Phase phase_ = Phase::kIdle;
   Clock::time_point deadline_;
   bool waiting_ = false;  // for the socket to become readable
-  HttpRequest request_;   // that is being answered
   HttpResponse response_;
   std::string response_head_;
   bool keep_alive_ = false;
@@ -191,42 +200,38 @@ void HttpServer::Impl::Connection::OnReadable() {
     return lingered_bytes_ > kMaxLingerBytes ? Close() : Read();
   }
   if (phase_ == Phase::kIdle) Enter(Phase::kHead, server_.options_.head_timeout);
-  parser_.Append(absl::string_view(server_.read_buffer_.data(), n));
+  parser_->Append(absl::string_view(server_.read_buffer_.data(), n));
   Advance();
 }
 
+// What it holds of its request and of its response.
 void HttpServer::Impl::Connection::CountBuffered() {
-  const int64_t now = parser_.buffered_bytes();
+  const int64_t now = parser_->buffered_bytes() + static_cast<int64_t>(response_.body.capacity());
   server_.buffered_bytes_ += now - std::exchange(counted_bytes_, now);
 }
 
 void HttpServer::Impl::Connection::Advance() {
   for (;;) {
-    switch (parser_.Advance()) {
-      case RequestParser::Event::kNeedMore:
-        CountBuffered();
-        if (server_.buffered_bytes_ > server_.options_.max_buffered_bytes) {
-          return Refuse({503, "the server has no memory left for more requests; try again later"});
-        }
-        return Read();
+    switch (parser_->Advance()) {
+      case RequestParser::Event::kNeedMore: CountBuffered(); return server_.is_full() ? Refuse(NoMemory()) : Read();
       case RequestParser::Event::kHead:
         if (!OnHead()) return;
         break;
       case RequestParser::Event::kRequest: return Dispatch();
-      case RequestParser::Event::kError: return Refuse(parser_.error());
+      case RequestParser::Event::kError: return Refuse(parser_->error());
     }
   }
 }
 
 bool HttpServer::Impl::Connection::OnHead() {
   Enter(Phase::kBody, server_.options_.body_timeout);
-  if (std::optional<HttpResponse> refusal = server_.handler_.CheckHead(parser_.request()); refusal.has_value()) {
-    const bool complete = !parser_.has_body() && parser_.Advance() == RequestParser::Event::kRequest;
+  if (std::optional<HttpResponse> refusal = server_.handler_.CheckHead(parser_->request()); refusal.has_value()) {
+    const bool complete = !parser_->has_body() && parser_->Advance() == RequestParser::Event::kRequest;
     unread_ = !complete;
-    Respond(*std::move(refusal), complete && parser_.request().keep_alive);
+    Respond(*std::move(refusal), complete && parser_->request().keep_alive);
     return false;
   }
-  if (!parser_.wants_continue()) return true;
+  if (!parser_->wants_continue()) return true;
   error_code ec;
   if (socket_.write_some(asio::buffer(kContinue.data(), kContinue.size()), ec) == kContinue.size()) return true;
   Close();  // the client sends, and does not read
@@ -234,19 +239,23 @@ bool HttpServer::Impl::Connection::OnHead() {
 }
 
 void HttpServer::Impl::Connection::Dispatch() {
-  bytes_in_ = static_cast<int64_t>(parser_.request().body.size());
+  bytes_in_ = static_cast<int64_t>(parser_->request().body.size());
   request_begin_ = Clock::now();
-  if (server_.handler_.IsQuick(parser_.request())) {
+  if (server_.handler_.IsQuick(parser_->request())) {
     Cancellation never;
-    return Respond(server_.handler_.Handle(parser_.request(), never), parser_.request().keep_alive);
+    return Respond(server_.handler_.Handle(parser_->request(), never), parser_->request().keep_alive);
   }
   if (server_.workers_.waiting() >= server_.options_.max_queue) {
-    return Respond(
-        server_.handler_.Refuse(parser_.request(), {429, absl::StrCat("the queue is full: ", server_.options_.max_queue,
-                                                                      " requests wait; try again later")}),
-        parser_.request().keep_alive);
+    return Respond(server_.handler_.Refuse(parser_->request(),
+                                           {429, absl::StrCat("the queue is full: ", server_.options_.max_queue,
+                                                              " requests wait; try again later")}),
+                   parser_->request().keep_alive);
   }
   CountBuffered();
+  // Answers that clients do not read count, too.
+  if (server_.is_full()) {
+    return Respond(server_.handler_.Refuse(parser_->request(), NoMemory()), parser_->request().keep_alive);
+  }
   Enter(Phase::kHandling, absl::InfiniteDuration());
   cancellation_ = std::make_shared<Cancellation>();
   probed_ = false;
@@ -258,17 +267,17 @@ void HttpServer::Impl::Connection::Dispatch() {
 void HttpServer::Impl::Connection::RunHandler() {
   HttpResponse response;
   try {
-    if (!cancellation_->cancelled()) response = server_.handler_.Handle(parser_.request(), *cancellation_);
+    if (!cancellation_->cancelled()) response = server_.handler_.Handle(parser_->request(), *cancellation_);
   } catch (const std::bad_alloc&) {
-    response = server_.handler_.Refuse(parser_.request(), {503, "the server is out of memory; try again later"});
+    response = server_.handler_.Refuse(parser_->request(), {503, "the server is out of memory; try again later"});
   } catch (const std::exception&) {
-    response = server_.handler_.Refuse(parser_.request(), {500, "the server has an internal error"});
+    response = server_.handler_.Refuse(parser_->request(), {500, "the server has an internal error"});
   }
   // Nobody reads it; logs and metrics show it.
   if (cancellation_->cancelled()) response.status = kClientClosedRequest;
   asio::post(server_.io_, [self = shared_from_this(), answer = std::move(response)]() mutable {
     --self->server_.running_;
-    self->Respond(std::move(answer), self->parser_.request().keep_alive);
+    self->Respond(std::move(answer), self->parser_->request().keep_alive);
   });
 }
 
@@ -279,7 +288,7 @@ void HttpServer::Impl::Connection::CheckClient() {
   pollfd state = {.fd = socket_.native_handle(), .events = POLLRDHUP, .revents = 0};
   if (poll(&state, 1, 0) <= 0) return;
   if ((state.revents & (POLLERR | POLLHUP)) != 0) return cancellation_->Cancel();
-  if (std::exchange(probed_, true) || !parser_.takes_interim_responses()) return;
+  if (std::exchange(probed_, true) || !parser_->takes_interim_responses()) return;
   error_code ec;
   const size_t n = socket_.write_some(asio::buffer(kContinue.data(), kContinue.size()), ec);
   if (n == kContinue.size()) return;
@@ -293,7 +302,8 @@ void HttpServer::Impl::Connection::Respond(HttpResponse response, bool keep_aliv
   keep_alive_ = keep_alive && !server_.stopping_;
   response_ = std::move(response);
   response_head_ = ResponseHead(response_, Date(absl::Now()), keep_alive_);
-  if (parser_.request().method == "HEAD") response_.body.clear();
+  if (parser_->request().method == "HEAD") response_.body.clear();
+  CountBuffered();
   Enter(Phase::kWriting, server_.options_.write_timeout);
   const std::array<asio::const_buffer, 2> buffers = {asio::buffer(response_head_), asio::buffer(response_.body)};
   asio::async_write(socket_, buffers,
@@ -301,19 +311,19 @@ void HttpServer::Impl::Connection::Respond(HttpResponse response, bool keep_aliv
 }
 
 void HttpServer::Impl::Connection::OnWritten(const error_code& ec) {
-  server_.handler_.Record({.request = parser_.request(),
+  server_.handler_.Record({.request = parser_->request(),
                            .status = response_.status,
                            .remote = remote_,
                            .bytes_in = std::exchange(bytes_in_, 0),
                            .bytes_out = static_cast<int64_t>(response_.body.size()),
                            .duration = absl::FromChrono(Clock::now() - request_begin_)});
-  response_ = HttpResponse();
+  std::string().swap(response_.body);  // assigning an empty string would keep the memory
   if (!socket_.is_open()) return;
   if (ec) return Close();
   if (!keep_alive_) return Linger();
-  parser_.Take();
+  parser_->Take();
   CountBuffered();
-  if (parser_.is_empty()) {
+  if (parser_->is_empty()) {
     if (server_.stopping_) return Close();
     Enter(Phase::kIdle, server_.options_.idle_timeout);
     return Read();
@@ -327,6 +337,8 @@ void HttpServer::Impl::Connection::Linger() {
   error_code ec;
   socket_.shutdown(tcp::socket::shutdown_send, ec);
   if (ec || (!unread_ && socket_.available(ec) == 0)) return Close();
+  parser_.emplace(server_.options_.limits);  // frees what was read
+  CountBuffered();
   Enter(Phase::kLingering, kLingerTimeout);
   Read();
 }

@@ -23,7 +23,7 @@ struct HttpServerOptions {
   int port = 0;                    // 0: one that is free
   HttpLimits limits = {};
   int max_connections = 1024;
-  int64_t max_buffered_bytes = int64_t{256} << 20;  // of the requests of all connections
+  int64_t max_buffered_bytes = int64_t{256} << 20;  // of the requests and responses of all connections
   int threads = 16;                                 // that run HttpHandler::Handle
   int max_queue = 256;                              // requests that wait for a thread
   absl::Duration head_timeout = absl::Seconds(10);  // from the first byte of a head to its end

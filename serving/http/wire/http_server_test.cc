@@ -54,7 +54,7 @@ class EchoHandler : public HttpHandler {
       --waiting_;
     }
     if (request.path_text() == "/throw") throw std::bad_alloc();
-    if (request.path_text() == "/large") return {.body = std::string(8 << 20, 'x')};
+    if (request.path_text() == "/large") return {.body = std::string(16 << 20, 'x')};
     return {.body = absl::StrCat(request.method, " ", request.target, " ", request.body)};
   }
   HttpResponse Refuse(const HttpRequest&, const HttpError& error) override {
@@ -70,6 +70,10 @@ class EchoHandler : public HttpHandler {
     changed_.wait(lock, [&] { return statuses_ == statuses; });
   }
 
+  void ForgetStatuses() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    statuses_.clear();
+  }
   void AwaitWaiting(int n) {
     std::unique_lock<std::mutex> lock(mutex_);
     changed_.wait(lock, [&] { return waiting_ == n; });
@@ -127,7 +131,7 @@ TEST_F(HttpServerTest, ManyRequestsOnOneConnection) {
   for (const char byte : chunked) client.Send(std::string(1, byte));
   EXPECT_EQ(client.Read().body, "POST /c abcde");
   EXPECT_EQ(client.Get("/throw").status, 503);
-  EXPECT_EQ(client.Get("/large").body.size(), 8u << 20);
+  EXPECT_EQ(client.Get("/large").body.size(), 16u << 20);
   client.Send("GET /last HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
   EXPECT_EQ(client.Read().Field("connection"), "close");
   EXPECT_TRUE(client.IsClosed());
@@ -274,6 +278,20 @@ TEST_F(HttpServerTest, ARefusalCanBeReadAfterALargeBody) {
   EXPECT_EQ(client.Read().status, 413);
 }
 
+// A reset would take away the response of a client that sends first and reads later.
+TEST_F(HttpServerTest, ABodyThatFollowsARefusalIsRead) {
+  Start({.limits = {.body_bytes = 1 << 20}});
+  for (const char* request : {"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 4000000\r\n\r\n",
+                              "POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nfffffff\r\n"}) {
+    TestClient client(port());
+    client.Send(request);
+    handler_.AwaitStatuses({413});
+    EXPECT_TRUE(client.Send(std::string(4000000, 'x')));
+    EXPECT_EQ(client.Read().status, 413);
+    handler_.ForgetStatuses();
+  }
+}
+
 TEST_F(HttpServerTest, AMalformedRequestEndsTheConnection) {
   Start();
   TestClient client(port());
@@ -351,6 +369,22 @@ TEST_F(HttpServerTest, BufferedBytesAreBounded) {
   EXPECT_EQ(client.Read().status, 503);
   TestClient small(port());
   EXPECT_EQ(small.Post("/a", "x").status, 200);
+}
+
+TEST_F(HttpServerTest, AnswersThatNobodyReadsAreBounded) {
+  Start({.max_buffered_bytes = 40 << 20});
+  std::vector<std::unique_ptr<TestClient>> clients;
+  for (int64_t n = 1; n <= 3; ++n) {
+    clients.push_back(std::make_unique<TestClient>(port()));
+    clients.back()->Send("GET /large HTTP/1.1\r\nHost: a\r\n\r\n");
+    while (server_->stats().buffered_bytes < n * (16 << 20)) std::this_thread::yield();
+  }
+  TestClient other(port());
+  EXPECT_EQ(other.Get("/large").status, 503);
+  EXPECT_EQ(other.Get("/quick").status, 200);
+  for (const auto& client : clients) EXPECT_EQ(client->Read().status, 200);
+  while (server_->stats().buffered_bytes > 40 << 20) std::this_thread::yield();
+  EXPECT_EQ(other.Get("/large").status, 200);
 }
 
 TEST_F(HttpServerTest, ClientsThatGoAwayLeaveNothing) {
