@@ -207,7 +207,7 @@ absl::Status SetContents(const Contents& contents, std::optional<DType> dtype, a
 }
 
 absl::StatusOr<InferTensor> InputOf(const inference::ModelInferRequest::InferInputTensor& message,
-                                    const std::string* raw) {
+                                    const std::string* raw, const InferLimits& limits) {
   InferTensor tensor;
   tensor.name = message.name();
   const std::string where = InputText(tensor.name);
@@ -229,7 +229,7 @@ absl::StatusOr<InferTensor> InputOf(const inference::ModelInferRequest::InferInp
   } else if (message.has_contents()) {
     return absl::InvalidArgumentError(absl::StrCat(where, " has contents, and the request has raw_input_contents"));
   } else {
-    AQT_RETURN_IF_ERROR(SetBytes(*raw, dtype, where, tensor));
+    AQT_RETURN_IF_ERROR(SetBytes(*raw, dtype, limits, where, tensor));
   }
   return tensor;
 }
@@ -269,7 +269,7 @@ absl::StatusOr<InferRequest> InferRequestOf(const inference::ModelInferRequest& 
   }
   for (int i = 0; i < message.inputs_size(); ++i) {
     AQT_ASSIGN_OR_RETURN(InferTensor tensor,
-                         InputOf(message.inputs(i), raw > 0 ? &message.raw_input_contents(i) : nullptr));
+                         InputOf(message.inputs(i), raw > 0 ? &message.raw_input_contents(i) : nullptr, limits));
     AQT_RETURN_IF_ERROR(AddInput(std::move(tensor), limits, request));
   }
   for (const auto& output : message.outputs()) {

@@ -139,6 +139,9 @@ TEST_F(HttpApiTest, MistakesInEmbeddings) {
   ExpectError(path, "{", 400, "not JSON: the problem is at byte");
   ExpectError(path, "[]", 400, "is an array, expected a JSON object");
   ExpectError(path, "{} {}", 400, "not JSON");
+  const std::string good = R"({"model": "embed", "input": "a"})";
+  ExpectError(path, good + '\0', 400, "not JSON: the problem is at byte 33");
+  ExpectError(path, good + '\0' + R"(, "input": "b"})", 400, "not JSON: the problem is at byte 33");
   ExpectError(path, "\xEF\xBB\xBF{", 400, "not JSON");
   ExpectError(path, "{\"model\": \"embed\", \"input\": \"\xff\"}", 400, "not JSON");
   ExpectError(path, R"({"model": "embed", "input": NaN})", 400, "not JSON");
@@ -150,6 +153,8 @@ TEST_F(HttpApiTest, MistakesInEmbeddings) {
   ExpectError(path, R"({"model": "embed", "input": []})", 400, "has 0 texts");
   ExpectError(path, R"({"model": "embed", "input": ["a", ""]})", 400, "\"input[1]\" is empty");
   ExpectError(path, R"({"model": "embed", "input": ["a", 1]})", 400, "\"input[1]\" is a number");
+  ExpectError(path, R"({"model": "embed", "input": ["a", null]})", 400, "\"input[1]\" is null");
+  ExpectError(path, R"({"model": "embed", "input": [[]]})", 400, "\"input[0]\" is an empty list");
   ExpectError(path, R"({"model": "embed", "input": {"a": 1}})", 400, "\"input\" is an object");
   ExpectError(path, R"({"model": "embed", "input": "a", "encoding_format": "int8"})", 400, "encoding_format");
   ExpectError(path, R"({"model": "embed", "input": "a", "temperature": 1, "n": 2})", 400,
@@ -187,12 +192,14 @@ TEST_F(HttpApiTest, ModelsOfOpenAi) {
 }
 
 TEST_F(HttpApiTest, RerankInBothForms) {
-  const Json cohere = PostJson("/v1/rerank", R"({"query": "q", "documents": ["1234", {"text": "123456"}, "12345"],)"
-                                             R"( "top_n": 2, "return_documents": true})");
+  const Json cohere =
+      PostJson("/v1/rerank", R"({"query": "q", "documents": ["1234", {"text": "123456", "id": 7}, "12345"],)"
+                             R"( "top_n": 2, "return_documents": true})");
   ASSERT_EQ(cohere["results"].size(), 2u);
   EXPECT_EQ(cohere["results"][0]["index"], 1);
   EXPECT_NEAR(cohere["results"][0]["relevance_score"], 0.8807970779778823, 1e-6);  // 1 / (1 + e^-2)
-  EXPECT_EQ(cohere["results"][0]["document"]["text"], "123456");
+  EXPECT_EQ(cohere["results"][0]["document"], Json({{"text", "123456"}, {"id", 7}}));
+  EXPECT_EQ(cohere["results"][1]["document"], Json({{"text", "12345"}}));
   EXPECT_EQ(cohere["results"][1]["index"], 2);
   EXPECT_EQ(cohere["model"], "rank");
   EXPECT_EQ(PostJson("/rerank", R"({"model": "rank", "query": "q", "texts": ["1234", "123456"], "raw_scores": true})"),
@@ -201,8 +208,9 @@ TEST_F(HttpApiTest, RerankInBothForms) {
       << "equal scores keep their order";
   ExpectError("/rerank", R"({"query": "q"})", 400, "\"documents\" is missing");
   ExpectError("/rerank", R"({"documents": ["a"]})", 400, "\"query\" is missing");
-  ExpectError("/rerank", R"({"query": "q", "documents": []})", 400, "expected a list of 1 to 2048");
-  ExpectError("/rerank", R"({"query": "q", "documents": "a"})", 400, "is a string");
+  ExpectError("/rerank", R"({"query": "q", "documents": []})", 400, "has 0 texts, expected a list of 1 to 2048");
+  ExpectError("/rerank", R"({"query": "q", "documents": "a"})", 400, "\"documents\" is a string, expected a list");
+  ExpectError("/rerank", R"({"query": "q", "documents": [{"txt": "a"}]})", 400, "an object with a string \"text\"");
   ExpectError("/rerank", R"({"query": "q", "documents": ["a", 1]})", 400, "\"documents[1]\" is a number");
   ExpectError("/rerank", R"({"query": "q", "documents": ["a"], "top_n": 0})", 400, "top_n");
   ExpectError("/rerank", R"({"query": "q", "documents": ["a"], "texts": ["a"]})", 400, "Unrecognized");
@@ -305,6 +313,11 @@ TEST_F(HttpApiTest, InferInBinary) {
   EXPECT_EQ(response.body.substr(size), std::string(reinterpret_cast<const char*>(y), sizeof(y)));
   EXPECT_EQ(Send("POST", "/v2/models/tensors/infer", json, "Inference-Header-Content-Length: x\r\n").status, 400);
   EXPECT_EQ(Send("POST", "/v2/models/tensors/infer", json, "Inference-Header-Content-Length: -1\r\n").status, 400);
+  for (const char* sign : {"+", "0x"}) {
+    const std::string other = absl::StrCat("Inference-Header-Content-Length: ", sign, json.size(), "\r\n");
+    EXPECT_THAT(Send("POST", "/v2/models/tensors/infer", json + bytes, other).body,
+                HasSubstr("not one decimal number"));
+  }
   EXPECT_EQ(Send("POST", "/v2/models/tensors/infer", json, "Inference-Header-Content-Length: 9999\r\n").status, 400);
 }
 
@@ -323,6 +336,13 @@ TEST_F(HttpApiTest, MistakesInInfer) {
               "x is [3,1], expected [2,n]");
   ExpectError(path, absl::StrCat("{\"inputs\": [", k, "], \"outputs\": [{\"name\": \"w\"}]}"), 400, "no output 'w'");
   ExpectError("/v2/models/embed/infer", absl::StrCat("{\"inputs\": [", k, "]}"), 400, "expected one: 'text' of BYTES");
+  const std::string json = R"({"inputs": [{"name": "text", "datatype": "BYTES", "shape": [2],)"
+                           R"( "parameters": {"binary_data_size": 11}}]})";
+  const std::string strings("\1\0\0\0a\2\0\0\0\xc3(", 11);
+  const HttpResponse latin = Send("POST", "/v2/models/embed/infer", json + strings,
+                                  absl::StrCat("Inference-Header-Content-Length: ", json.size(), "\r\n"));
+  EXPECT_EQ(latin.status, 400);
+  EXPECT_THAT(latin.body, HasSubstr("string 1 of 'text' is not UTF-8"));
 }
 
 TEST_F(HttpApiTest, LoadAndUnload) {
@@ -335,6 +355,10 @@ TEST_F(HttpApiTest, LoadAndUnload) {
   EXPECT_EQ(Post("/v1/embeddings", R"({"model": "embed", "input": "a"})").status, 200);
   EXPECT_EQ(Post("/v2/repository/models/embed/unload", R"({"parameters": {"unload_dependents": false}})").status, 200);
   ExpectError("/v2/repository/models/broken/load", "", 500, "failed to load 'broken'");
+  for (const char* path : {"/v2/repository/index", "/v2/repository/models/embed/load"}) {
+    ExpectError(path, absl::StrCat("{\"x\": \"", std::string(1 << 16, 'x'), "\"}"), 400,
+                "bytes, expected at most 65536");
+  }
   ExpectError("/v2/repository/models/gone/load", "", 404, "does not exist");
   ExpectError("/v2/repository/models/embed/load", R"({"parameters": {"config": "{}"}})", 400, "not supported");
   Start({.model_control = false});

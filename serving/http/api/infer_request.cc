@@ -38,6 +38,10 @@ absl::StatusOr<Array> NumbersOfBytes(absl::string_view bytes, DType dtype, const
   return std::move(builder).Build();
 }
 
+absl::Status TooManyStrings(const InferLimits& limits) {
+  return absl::InvalidArgumentError(absl::StrCat("the request has more than ", limits.strings, " strings"));
+}
+
 absl::StatusOr<std::vector<std::string>> StringsOfBytes(absl::string_view bytes, int64_t count,
                                                         absl::string_view where) {
   std::vector<std::string> strings;
@@ -98,11 +102,13 @@ absl::StatusOr<int64_t> CountElements(const std::vector<int64_t>& shape, absl::s
                                                  kMaxInferRank, " extents of 0 and more, and less than 2^31 elements"));
 }
 
-absl::Status SetBytes(absl::string_view bytes, std::optional<DType> dtype, absl::string_view where,
-                      InferTensor& tensor) {
+absl::Status SetBytes(absl::string_view bytes, std::optional<DType> dtype, const InferLimits& limits,
+                      absl::string_view where, InferTensor& tensor) {
   AQT_ASSIGN_OR_RETURN(const int64_t count, CountElements(tensor.shape, where));
   tensor.is_bytes = !dtype.has_value();
   if (tensor.is_bytes) {
+    // Four bytes of the body would become a string of 32.
+    if (count > limits.strings) return TooManyStrings(limits);
     AQT_ASSIGN_OR_RETURN(tensor.strings, StringsOfBytes(bytes, count, where));
     return absl::OkStatus();
   }
@@ -129,9 +135,7 @@ absl::Status AddInput(InferTensor tensor, const InferLimits& limits, InferReques
     strings += static_cast<int64_t>(other.strings.size());
     if (other.name == tensor.name) return absl::InvalidArgumentError(InputText(tensor.name) + " is given twice");
   }
-  if (strings > limits.strings) {
-    return absl::InvalidArgumentError(absl::StrCat("the request has more than ", limits.strings, " strings"));
-  }
+  if (strings > limits.strings) return TooManyStrings(limits);
   for (const std::string& text : tensor.strings) {
     if (static_cast<int64_t>(text.size()) > limits.string_bytes) {
       return absl::InvalidArgumentError(absl::StrCat(InputText(tensor.name), " has a string of ", text.size(),

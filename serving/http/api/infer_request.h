@@ -65,8 +65,8 @@ absl::StatusOr<std::optional<DType>> ParseDatatype(absl::string_view datatype, a
 absl::StatusOr<int64_t> CountElements(const std::vector<int64_t>& shape, absl::string_view where);
 // Sets the data of a tensor with this shape from its bytes: elements in row-major order, little-endian; strings with
 // their lengths (u32) before them.
-absl::Status SetBytes(absl::string_view bytes, std::optional<DType> dtype, absl::string_view where,
-                      InferTensor& tensor);
+absl::Status SetBytes(absl::string_view bytes, std::optional<DType> dtype, const InferLimits& limits,
+                      absl::string_view where, InferTensor& tensor);
 // The reverse.
 std::string BytesOf(const InferTensor& tensor);
 

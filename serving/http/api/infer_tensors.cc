@@ -197,7 +197,7 @@ absl::Status Reader::ReadData(FieldReader& fields, const std::string& where, con
   }
   if (size.has_value()) {
     AQT_ASSIGN_OR_RETURN(const absl::string_view bytes, TakeBytes(*size, where));
-    return SetBytes(bytes, dtype, where, tensor);
+    return SetBytes(bytes, dtype, limits_, where, tensor);
   }
   tensor.is_bytes = !dtype.has_value();
   if (tensor.is_bytes) {

@@ -144,6 +144,11 @@ TEST(InferTensors, Strings) {
                             7),
                 "string 0 is not complete");
   ExpectRefused(ParseBinary("BYTES", "[1]", "abc", 3), "not complete");
+  ExpectRefused(
+      ParseInfer(absl::StrCat(Input("BYTES", "[3]", R"("parameters": {"binary_data_size": 3})"), "abc"),
+                 static_cast<int64_t>(Input("BYTES", "[3]", R"("parameters": {"binary_data_size": 3})").size()),
+                 {.strings = 2}),
+      "more than 2 strings");
   const std::string many = Input("BYTES", "[3]", R"("data": ["a", "b", "c"])");
   ExpectRefused(ParseInfer(many, std::nullopt, {.strings = 2}), "more than 2 strings");
   ExpectRefused(ParseInfer(Input("BYTES", "[1]", R"("data": ["abc"])"), std::nullopt, {.string_bytes = 2}), "3 bytes");

@@ -3,7 +3,9 @@
 #include <optional>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "aqt/core/status_macros.h"
@@ -51,8 +53,8 @@ absl::StatusOr<InferAnswer> InferOn(const ApiContext& context, const HttpRequest
   std::optional<int64_t> json_bytes;
   if (const std::string* field = request.Find("inference-header-content-length"); field != nullptr) {
     json_bytes.emplace();
-    if (!absl::SimpleAtoi(*field, &*json_bytes)) {
-      return absl::InvalidArgumentError("Inference-Header-Content-Length is not a number");
+    if (!absl::c_all_of(*field, absl::ascii_isdigit) || !absl::SimpleAtoi(*field, &*json_bytes)) {
+      return absl::InvalidArgumentError("Inference-Header-Content-Length is not one decimal number");
     }
   }
   AQT_ASSIGN_OR_RETURN(const InferRequest infer, ParseInfer(request.body, json_bytes, LimitsOf(context.options)));
@@ -84,9 +86,16 @@ AnswerJson StatisticsJson(const std::string& name, const InferStatistics& statis
           {"batch_stats", std::move(batches)}};
 }
 
+// Of requests that have a few fields, and are answered between others.
+constexpr size_t kMaxControlBytes = 64 << 10;
+
 // The fields of a body that may be empty.
 absl::StatusOr<BodyJson> OptionalBody(const HttpRequest& request) {
   if (request.body.empty()) return BodyJson(BodyJson::object());
+  if (request.body.size() > kMaxControlBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the body has ", request.body.size(), " bytes, expected at most ", kMaxControlBytes));
+  }
   return ParseBody(request.body);
 }
 

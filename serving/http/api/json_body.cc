@@ -87,6 +87,10 @@ class LimitedBuilder final : public nlohmann::json_sax<BodyJson> {
 }  // namespace
 
 absl::StatusOr<BodyJson> ParseBody(absl::string_view text, const JsonLimits& limits) {
+  // The parser takes it for the end.
+  if (const size_t nul = text.find('\0'); nul != absl::string_view::npos) {
+    return absl::InvalidArgumentError(absl::StrCat("the body is not JSON: the problem is at byte ", nul + 1));
+  }
   LimitedBuilder builder(limits);
   const bool done = BodyJson::sax_parse(text.begin(), text.end(), &builder);
   if (!done) return absl::InvalidArgumentError(builder.problem);

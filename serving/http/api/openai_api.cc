@@ -49,8 +49,9 @@ absl::StatusOr<std::vector<TextInput>> ReadInput(const BodyJson& input, const Ap
       return absl::OkStatus();
     }
     if (!IsIds(value)) {
-      return absl::InvalidArgumentError(absl::StrCat(where, " is ", value.empty() ? "empty" : TypeName(value),
-                                                     ", expected a string, or a list of token ids"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(where, " is ", value.is_array() && value.empty() ? "an empty list" : TypeName(value),
+                       ", expected a string, or a list of token ids"));
     }
     if (!options.allow_token_ids) {
       return absl::InvalidArgumentError(absl::StrCat(

@@ -24,10 +24,12 @@ absl::StatusOr<std::string> ModelName(const ApiContext& context, FieldReader& fi
 // A list of strings; with `objects`, also {"text": "..."}.
 absl::StatusOr<std::vector<std::string>> ReadTexts(const ApiOptions& options, const BodyJson& list,
                                                    absl::string_view name, bool objects) {
-  const int64_t count = list.is_array() ? static_cast<int64_t>(list.size()) : 0;
-  if (count == 0 || count > options.max_texts) {
-    return absl::InvalidArgumentError(absl::StrCat("\"", name, "\" is ", TypeName(list), " of ", count,
-                                                   " texts, expected a list of 1 to ", options.max_texts));
+  const int64_t count = static_cast<int64_t>(list.size());
+  if (!list.is_array() || count == 0 || count > options.max_texts) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", name, "\" ",
+                     list.is_array() ? absl::StrCat("has ", count, " texts") : absl::StrCat("is ", TypeName(list)),
+                     ", expected a list of 1 to ", options.max_texts));
   }
   std::vector<std::string> texts;
   for (int64_t i = 0; i < count; ++i) {
@@ -35,7 +37,8 @@ absl::StatusOr<std::vector<std::string>> ReadTexts(const ApiOptions& options, co
     const std::string where = absl::StrCat("\"", name, "[", i, "]\"");
     if (objects && value->is_object() && value->contains("text")) value = &(*value)["text"];
     if (!value->is_string()) {
-      return absl::InvalidArgumentError(absl::StrCat(where, " is ", TypeName(*value), ", expected a string"));
+      return absl::InvalidArgumentError(absl::StrCat(where, " is ", TypeName(*value), ", expected a string",
+                                                     objects ? ", or an object with a string \"text\"" : ""));
     }
     texts.push_back(value->get<std::string>());
     AQT_RETURN_IF_ERROR(CheckText(options, texts.back(), where));
@@ -47,6 +50,7 @@ struct RerankRequest {
   bool tei = false;  // the form of text-embeddings-inference
   std::string model, query;
   std::vector<std::string> documents;
+  std::vector<AnswerJson> objects;  // the documents as objects, if they are asked for
   std::optional<int64_t> top_n;
   bool return_documents = false, raw_scores = false, truncate = false;
 };
@@ -70,6 +74,10 @@ absl::StatusOr<RerankRequest> ReadRerank(const ApiContext& context, const std::s
   AQT_RETURN_IF_ERROR(fields.String("user").status());
   AQT_RETURN_IF_ERROR(fields.CheckAllRead());
   request.return_documents = with_documents.value_or(false);
+  for (const BodyJson& document : *documents) {
+    if (!request.return_documents || request.tei) break;
+    request.objects.push_back(document.is_object() ? AnswerJson(document) : AnswerJson{{"text", document}});
+  }
   request.raw_scores = raw.value_or(false);
   request.truncate = truncate.value_or(context.options.truncate);
   return request;
@@ -112,7 +120,7 @@ absl::StatusOr<AnswerJson> RerankAnswer(const ApiContext& context, const std::st
     const float score = ScoresOf(model->info(), outputs[i].values, request.raw_scores)[0];
     AnswerJson result = {{"index", i}, {request.tei ? "score" : "relevance_score", score}};
     if (request.return_documents && request.tei) result["text"] = request.documents[i];
-    if (request.return_documents && !request.tei) result["document"] = {{"text", request.documents[i]}};
+    if (request.return_documents && !request.tei) result["document"] = request.objects[i];
     results.push_back(std::move(result));
   }
   if (request.tei) return results;
