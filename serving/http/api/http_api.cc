@@ -1,5 +1,8 @@
 #include "serving/http/api/http_api.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
 #include <algorithm>
 #include <iterator>
 #include <utility>
@@ -178,6 +181,20 @@ bool HasKey(const HttpRequest& request, const std::string& key) {
   return field != nullptr && HasBearerKey(*field, key);
 }
 
+// Whether a web page on this machine sent it, or none: "http://localhost:3000". Any page can make a browser send
+// requests to the loopback.
+bool IsOriginHere(const HttpRequest& request) {
+  const std::string* field = request.Find("origin");
+  if (field == nullptr) return true;
+  absl::string_view host = *field;
+  if (const size_t at = host.find("://"); at != absl::string_view::npos) host.remove_prefix(at + 3);
+  const bool v6 = absl::StartsWith(host, "[");
+  host = host.substr(0, v6 ? host.find(']') + 1 : host.find(':'));
+  in_addr address = {};
+  return absl::EqualsIgnoreCase(host, "localhost") || host == "[::1]" ||
+         (inet_pton(AF_INET, std::string(host).c_str(), &address) == 1 && (ntohl(address.s_addr) >> 24) == 127);
+}
+
 }  // namespace
 
 bool SameKey(absl::string_view given, absl::string_view wanted) {
@@ -205,6 +222,12 @@ std::optional<HttpResponse> HttpApi::CheckHead(const HttpRequest& head) {
     HttpResponse response = ErrorResponse(form, 401, "a key is needed: Authorization: Bearer KEY");
     response.fields.emplace_back("WWW-Authenticate", "Bearer");
     return response;
+  }
+  // With a key, a page cannot send what the server answers.
+  if (options_.api_key.empty() && !IsOriginHere(head)) {
+    return ErrorResponse(form, 403,
+                         "web pages of other machines (the field Origin) are only answered by a server with a key "
+                         "(--api-key-file)");
   }
   if (found.allow.empty()) {
     return ErrorResponse(form, 404, absl::StrCat("there is nothing at ", io::Printable(head.path_text())));

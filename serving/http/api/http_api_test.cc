@@ -398,6 +398,27 @@ TEST_F(HttpApiTest, AKeyIsAskedFor) {
   EXPECT_EQ(Send("GET", "/v1/models", "", "authorization: bearer   secret-key\r\n").status, 200);
 }
 
+TEST_F(HttpApiTest, WebPagesNeedAKey) {
+  const std::string path = "/v2/repository/models/embed/unload";
+  const auto send = [&](const std::string& origin, const std::string& fields = "") {
+    return Send("POST", path, "", absl::StrCat("Origin: ", origin, "\r\n", fields));
+  };
+  for (const char* page :
+       {"https://example.com", "null", "http://localhost.example.com", "http://127.0.0.1.example.com",
+        "http://127.evil.example", "http://10.0.0.1:80", "http://[::2]", "http://[", ""}) {
+    const HttpResponse response = send(page);
+    EXPECT_EQ(response.status, 403) << page;
+    EXPECT_THAT(response.body, HasSubstr("--api-key-file"));
+  }
+  EXPECT_TRUE(models_.Find("embed").ok());
+  for (const char* page : {"http://localhost:3000", "http://127.0.0.1:8000", "https://LOCALHOST", "http://[::1]:80"}) {
+    EXPECT_EQ(send(page).status, 200) << page;
+  }
+  Start({.api_key = "secret"});
+  EXPECT_EQ(send("https://example.com").status, 401);
+  EXPECT_EQ(send("https://example.com", "Authorization: Bearer secret\r\n").status, 200);
+}
+
 TEST_F(HttpApiTest, MetricsPage) {
   Post("/v1/embeddings", R"({"model": "embed", "input": ["abc", "de"]})");
   Post("/v1/embeddings", R"({"model": "embed", "input": "busy"})");
