@@ -3,7 +3,11 @@
 
 #include "serving/http/serve.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <atomic>
+#include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <mutex>
@@ -267,6 +271,23 @@ TEST_F(FolderTest, ALogThatEndsInAPartOfALineGoesOnWithANewLine) {
   const auto log = AccessLog::Open(At("log"));
   EXPECT_TRUE((*log)->Write("{}\n"));
   EXPECT_EQ(ReadText(At("log")), "{\"a\": 1}\n{\"b\"\n{}\n{}\n{}\n");
+}
+
+TEST_F(FolderTest, ALogThatIsMovedAwayGoesOnInANewFile) {
+  const auto log = AccessLog::Open(At("log"));
+  ASSERT_TRUE(log.ok());
+  EXPECT_TRUE((*log)->Write("1\n"));
+  ASSERT_EQ(rename(At("log").c_str(), At("log.1").c_str()), 0);
+  EXPECT_TRUE((*log)->Write("2\n"));
+  EXPECT_TRUE((*log)->Write("3\n"));
+  EXPECT_EQ(ReadText(At("log.1")), "1\n");
+  EXPECT_EQ(ReadText(At("log")), "2\n3\n");
+  ASSERT_EQ(unlink(At("log").c_str()), 0);
+  ASSERT_EQ(mkdir(At("log").c_str(), 0755), 0);
+  EXPECT_TRUE((*log)->Write("4\n")) << "into the old file, as there can be no new one";
+  ASSERT_EQ(rmdir(At("log").c_str()), 0);
+  EXPECT_TRUE((*log)->Write("5\n"));
+  EXPECT_EQ(ReadText(At("log")), "5\n");
 }
 
 TEST_F(ServeTest, AFullDiskForTheLog) {

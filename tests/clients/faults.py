@@ -4,6 +4,7 @@ import argparse
 import base64
 import http.client
 import json
+import os
 import pathlib
 import random
 import resource
@@ -60,6 +61,34 @@ def full_log(aqt, model, expected, path, limit):
     connection.close()
     err = stop(process)
     assert err.count("cannot write the log file") == 1, err
+
+
+def full_disk(aqt, model, expected, folder):
+    """A file system without room, that has some again later."""
+    if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", folder], check=False).returncode != 0:
+        return "not done, because only root can mount one"
+    try:
+        log, rest = folder / "log", folder / "rest"
+        full_log(aqt, model, expected, log, None)
+        lines, broken = check_log(log)
+        assert lines > 20 and broken <= 1, (lines, broken)
+        log.unlink()
+        rest.write_bytes(bytes(12 << 10))
+        process, port = start(aqt, model, "--log-file", str(log))
+        connection = http.client.HTTPConnection("127.0.0.1", port)
+        for i in range(100):
+            ask(connection, i % len(TEXTS), expected)
+        before = check_log(log)[0]
+        rest.unlink()
+        for i in range(20):
+            ask(connection, i, expected)
+        connection.close()
+        stop(process)
+        after, broken = check_log(log)
+        assert before < 100 and after >= before + 20 and broken <= 1, (before, after, broken)
+        return f"done; {before} of 100 lines, then 20 of 20, {broken} of them in part"
+    finally:
+        subprocess.run(["umount", folder], check=True)
 
 
 class Clients:
@@ -166,6 +195,8 @@ def main():
         full_log(aqt, model, expected, folder / "limited", 4096)
         lines, broken = check_log(folder / "limited")
         print(f"a limit for the log (ulimit -f): done; {lines} lines, {broken} of them in part")
+        (folder / "disk").mkdir()
+        print("a full tmpfs for the log:", full_disk(aqt, model, expected, folder / "disk"))
         one_port(aqt, model, expected)
         print("two servers on one port: done")
         reset(aqt, model)

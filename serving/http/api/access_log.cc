@@ -1,6 +1,7 @@
 #include "serving/http/api/access_log.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -16,6 +17,10 @@
 namespace aqt::serving {
 
 namespace {
+
+int OpenToAppend(const std::string& path) {
+  return open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0640);
+}
 
 // Whether a file ends in a part of a line: a server was killed, or its disk was full.
 bool EndsInPart(const std::string& path) {
@@ -46,7 +51,7 @@ std::string LogLine(const AnsweredRequest& request) {
 
 absl::StatusOr<std::unique_ptr<AccessLog>> AccessLog::Open(const std::string& path,
                                                            std::function<void(const absl::Status&)> on_loss) {
-  const int fd = open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0640);
+  const int fd = OpenToAppend(path);
   if (fd < 0) {
     return absl::Status(absl::ErrnoToStatusCode(errno),
                         absl::StrCat("cannot open the log file ", path, ": ", std::strerror(errno)));
@@ -58,8 +63,19 @@ absl::StatusOr<std::unique_ptr<AccessLog>> AccessLog::Open(const std::string& pa
 
 AccessLog::~AccessLog() { close(fd_); }
 
+void AccessLog::FollowPath() {
+  struct stat ours = {}, there = {};
+  if (fstat(fd_, &ours) != 0) return;
+  if (stat(path_.c_str(), &there) == 0 && there.st_ino == ours.st_ino && there.st_dev == ours.st_dev) return;
+  const int fd = OpenToAppend(path_);
+  if (fd < 0) return;  // the old file is better than none
+  close(std::exchange(fd_, fd));
+  torn_ = EndsInPart(path_);
+}
+
 bool AccessLog::Write(absl::string_view line) {
   const std::lock_guard<std::mutex> lock(mutex_);
+  FollowPath();
   const std::string bytes = absl::StrCat(torn_ ? "\n" : "", line);
   ssize_t n = 0;
   do {

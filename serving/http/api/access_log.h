@@ -35,7 +35,8 @@ struct AnsweredRequest {
 std::string LogLine(const AnsweredRequest& request);
 
 // A file that lines are appended to. A line that cannot be written, such as on a full disk, is lost; the next one that
-// can be begins a new line, so that every other line is whole. Thread-safe.
+// can be begins a new line, so that every other line is whole. When somebody moves the file away, the next line begins
+// a new one. Thread-safe.
 class AccessLog {
  public:
   // Creates the file, or appends to it: on a new line, if its last one is not whole. The system's error, with the path.
@@ -50,10 +51,13 @@ class AccessLog {
 
  private:
   AccessLog(int fd, std::string path, std::function<void(const absl::Status&)> on_loss)
-      : fd_(fd), path_(std::move(path)), on_loss_(std::move(on_loss)) {}
-  const int fd_;
+      : path_(std::move(path)), fd_(fd), on_loss_(std::move(on_loss)) {}
+  // Opens the path again if it is not the open file any more.
+  void FollowPath();
+
   const std::string path_;
   std::mutex mutex_;
+  int fd_;                                            // guarded by mutex_
   std::function<void(const absl::Status&)> on_loss_;  // guarded by mutex_; null after the first loss
   bool torn_ = false;                                 // guarded by mutex_; the file ends in a part of a line
 };
