@@ -193,7 +193,20 @@ absl::Status RepositoryModelUnload(const ApiContext& context, bool, const infere
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> ModelInfer(const ApiContext& context, bool, absl::string_view bytes) {
+absl::Status HealthCheck(const ApiContext& context, bool stopping, const inference::HealthCheckRequest& request,
+                         inference::HealthCheckResponse& response) {
+  bool serving = context.models.all_ready();
+  if (!request.service().empty() && absl::StrCat("/", request.service(), "/") != kService) {
+    const auto model = context.models.Find(request.service());
+    if (absl::IsNotFound(model.status())) return model.status();
+    serving = model.ok();
+  }
+  response.set_status(serving && !stopping ? inference::HealthCheckResponse::SERVING
+                                           : inference::HealthCheckResponse::NOT_SERVING);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<inference::ModelInferResponse> Infer(const ApiContext& context, absl::string_view bytes) {
   const InferLimits limits = LimitsOf(context.options);
   AQT_ASSIGN_OR_RETURN(const inference::ModelInferRequest message, ParseInferMessage(bytes, limits));
   AQT_RETURN_IF_ERROR(CheckVersion(message.model_version()));
@@ -201,33 +214,52 @@ absl::StatusOr<std::string> ModelInfer(const ApiContext& context, bool, absl::st
   AQT_ASSIGN_OR_RETURN(const InferRequest request, InferRequestOf(message, limits));
   AQT_ASSIGN_OR_RETURN(const std::vector<InferTensor> outputs,
                        RunInfer(context, message.model_name(), *model, request));
-  return InferResponseOf(message, outputs).SerializeAsString();
+  return InferResponseOf(message, outputs);
+}
+
+absl::StatusOr<std::string> ModelInfer(const ApiContext& context, bool, absl::string_view bytes) {
+  AQT_ASSIGN_OR_RETURN(const inference::ModelInferResponse response, Infer(context, bytes));
+  return response.SerializeAsString();
+}
+
+absl::StatusOr<std::string> ModelStreamInfer(const ApiContext& context, bool, absl::string_view bytes) {
+  inference::ModelStreamInferResponse response;
+  AQT_ASSIGN_OR_RETURN(*response.mutable_infer_response(), Infer(context, bytes));
+  return response.SerializeAsString();
 }
 
 // clang-format off
 constexpr GrpcMethod kMethods[] = {
-    {"ServerLive", true, true, Run<inference::ServerLiveRequest, inference::ServerLiveResponse, ServerLive>},
-    {"ServerReady", true, true, Run<inference::ServerReadyRequest, inference::ServerReadyResponse, ServerReady>},
-    {"ModelReady", false, true, Run<inference::ModelReadyRequest, inference::ModelReadyResponse, ModelReady>},
-    {"ServerMetadata", false, true,
-     Run<inference::ServerMetadataRequest, inference::ServerMetadataResponse, ServerMetadata>},
-    {"ModelMetadata", false, true, Run<inference::ModelMetadataRequest, inference::ModelMetadataResponse, ModelMetadata>},
-    {"ModelInfer", false, false, ModelInfer},
-    {"ModelConfig", false, true, Run<inference::ModelConfigRequest, inference::ModelConfigResponse, ModelConfig>},
-    {"ModelStatistics", false, true,
-     Run<inference::ModelStatisticsRequest, inference::ModelStatisticsResponse, ModelStatistics>},
-    {"RepositoryIndex", false, true,
-     Run<inference::RepositoryIndexRequest, inference::RepositoryIndexResponse, RepositoryIndex>},
-    {"RepositoryModelLoad", false, false,
-     Run<inference::RepositoryModelRequest, inference::RepositoryModelResponse, RepositoryModelLoad>},
-    {"RepositoryModelUnload", false, false,
-     Run<inference::RepositoryModelRequest, inference::RepositoryModelResponse, RepositoryModelUnload>},
+    {"ServerLive", Run<inference::ServerLiveRequest, inference::ServerLiveResponse, ServerLive>,
+     {.anyone = true, .quick = true}},
+    {"ServerReady", Run<inference::ServerReadyRequest, inference::ServerReadyResponse, ServerReady>,
+     {.anyone = true, .quick = true}},
+    {"ModelReady", Run<inference::ModelReadyRequest, inference::ModelReadyResponse, ModelReady>, {.quick = true}},
+    {"ServerMetadata", Run<inference::ServerMetadataRequest, inference::ServerMetadataResponse, ServerMetadata>,
+     {.quick = true}},
+    {"ModelMetadata", Run<inference::ModelMetadataRequest, inference::ModelMetadataResponse, ModelMetadata>,
+     {.quick = true}},
+    {"ModelInfer", ModelInfer, {}},
+    {"ModelStreamInfer", ModelStreamInfer, {.stream = true}},
+    {"ModelConfig", Run<inference::ModelConfigRequest, inference::ModelConfigResponse, ModelConfig>, {.quick = true}},
+    {"ModelStatistics", Run<inference::ModelStatisticsRequest, inference::ModelStatisticsResponse, ModelStatistics>,
+     {.quick = true}},
+    {"RepositoryIndex", Run<inference::RepositoryIndexRequest, inference::RepositoryIndexResponse, RepositoryIndex>,
+     {.quick = true}},
+    {"RepositoryModelLoad",
+     Run<inference::RepositoryModelRequest, inference::RepositoryModelResponse, RepositoryModelLoad>, {}},
+    {"RepositoryModelUnload",
+     Run<inference::RepositoryModelRequest, inference::RepositoryModelResponse, RepositoryModelUnload>, {}},
 };
+constexpr GrpcMethod kHealthCheck = {
+    "HealthCheck", Run<inference::HealthCheckRequest, inference::HealthCheckResponse, HealthCheck>,
+    {.anyone = true, .quick = true}};
 // clang-format on
 
 }  // namespace
 
 const GrpcMethod* FindGrpcMethod(absl::string_view path) {
+  if (path == "/grpc.health.v1.Health/Check") return &kHealthCheck;
   if (!absl::ConsumePrefix(&path, kService)) return nullptr;
   for (const GrpcMethod& method : kMethods) {
     if (path == method.name) return &method;
@@ -239,6 +271,12 @@ absl::Status PublicStatus(const absl::Status& status) {
   if (status.ok()) return status;
   const bool hidden = absl::IsInternal(status) || absl::IsUnknown(status) || absl::IsDataLoss(status);
   return absl::Status(status.code(), hidden ? "the server has an internal error" : io::PrintableLine(status.message()));
+}
+
+std::string StreamError(const absl::Status& status) {
+  inference::ModelStreamInferResponse response;
+  response.set_error_message(std::string(PublicStatus(status).message()));
+  return response.SerializeAsString();
 }
 
 }  // namespace aqt::serving

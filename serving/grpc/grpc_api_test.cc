@@ -321,7 +321,7 @@ TEST_F(GrpcApiTest, TheServerAndItsModels) {
   const auto configured = Call<inference::ModelConfigResponse>("ModelConfig", config).config();
   EXPECT_EQ(configured.input(0).data_type(), inference::TYPE_STRING);
   EXPECT_EQ(configured.parameters().at("labels").string_value(), R"(["low","middle","high"])");
-  EXPECT_EQ(Bytes("ModelStreamInfer", "").status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(Bytes("TraceSetting", "").status().code(), absl::StatusCode::kUnimplemented);
   EXPECT_EQ(Bytes("ModelReady", std::string(100000, '\0')).status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(FindGrpcMethod("/other.Service/ModelInfer"), nullptr);
 }
@@ -337,6 +337,29 @@ TEST_F(GrpcApiTest, Statistics) {
   EXPECT_EQ(Call<inference::ModelStatisticsResponse>("ModelStatistics", request).model_stats_size(), 4);
   request.set_name("gone");
   EXPECT_EQ(Error("ModelStatistics", request).code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(GrpcApiTest, HealthChecks) {
+  const GrpcMethod* check = FindGrpcMethod("/grpc.health.v1.Health/Check");
+  ASSERT_NE(check, nullptr);
+  EXPECT_TRUE(check->traits.anyone) << "probes have no key";
+  const auto status = [&](const std::string& service, bool stopping = false) {
+    inference::HealthCheckRequest request;
+    request.set_service(service);
+    inference::HealthCheckResponse response;
+    EXPECT_TRUE(response.ParseFromString(check->run(api_.context(), stopping, request.SerializeAsString()).value()));
+    return response.status();
+  };
+  EXPECT_EQ(status("embed"), inference::HealthCheckResponse::SERVING);
+  EXPECT_EQ(status("broken"), inference::HealthCheckResponse::NOT_SERVING);
+  EXPECT_EQ(status(""), inference::HealthCheckResponse::NOT_SERVING) << "one of the models is not loaded";
+  EXPECT_EQ(status("inference.GRPCInferenceService"), inference::HealthCheckResponse::NOT_SERVING);
+  EXPECT_EQ(status("embed", /*stopping=*/true), inference::HealthCheckResponse::NOT_SERVING);
+  inference::HealthCheckRequest request;
+  request.set_service("gone");
+  EXPECT_EQ(check->run(api_.context(), false, request.SerializeAsString()).status().code(),
+            absl::StatusCode::kNotFound);
+  EXPECT_EQ(FindGrpcMethod("/grpc.health.v1.Health/Watch"), nullptr);
 }
 
 TEST_F(GrpcApiTest, Repository) {

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <mutex>
@@ -100,27 +101,34 @@ class Service final : public grpc::CallbackGenericService {
 
   absl::Status Start() { return workers_.Start(options_.threads); }
   grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext* context) override;
-  // Ends calls whose message does not arrive in time.
+  // Ends calls whose clients take too long.
   void Tick();
-  void BeginStop() { stopping_ = true; }
+  // Ends streams that wait for a message. No other one begins to.
+  void BeginStop();
   Connections& connections() { return connections_; }
 
  private:
   class Call;
-  // Whether a call may begin: one of those that are read, wait or run.
+  // What a call waits for from its client: its request, the next one of a stream, or that it reads the answer.
+  enum Wait : uint8_t { kRequest, kNextRequest, kReading };
+  // Begins to wait. False if too many calls wait for that.
   bool Enter(Call* call);
+  // Ends it. Does nothing if it does not wait.
   void Leave(Call* call);
+  // Whether answers that clients have not read take as much memory as they may.
+  bool is_full() const { return unread_bytes_ > options_.max_buffered_bytes; }
 
   const HttpServerOptions& options_;
   const ApiContext& context_;
   Connections connections_;
   std::atomic<bool> stopping_{false};
   std::mutex mutex_;
-  std::unordered_set<Call*> reading_;  // guarded by mutex_
-  Workers workers_;                    // last: their jobs use the rest
+  std::array<std::unordered_set<Call*>, 3> waiting_;  // guarded by mutex_; the calls of each Wait
+  std::atomic<int64_t> unread_bytes_{0};
+  Workers workers_;  // last: their jobs use the rest
 };
 
-// One call. It is deleted by OnDone, after Finish or the client's end.
+// One call. It is deleted by OnDone, after Finish or the client's end. A stream answers one message after the other.
 class Service::Call final : public grpc::ServerGenericBidiReactor {
  public:
   Call(Service& service, grpc::GenericCallbackServerContext& context)
@@ -132,25 +140,33 @@ class Service::Call final : public grpc::ServerGenericBidiReactor {
 
   void Begin() {
     if (absl::Status status = Check(); !status.ok()) return End(status);
-    if (!service_.Enter(this)) {
-      return End(absl::ResourceExhaustedError("the server reads as many requests as it may; try again later"));
-    }
-    StartRead(&request_);
+    Read();
   }
 
   void OnReadDone(bool ok) override {
     service_.Leave(this);
+    if (!ok && stream()) return End(absl::OkStatus());  // the client has sent all, or its time is over
     if (!ok) return End(absl::InvalidArgumentError("the call has no request, or it did not arrive in time"));
-    begin_ = absl::Now();
-    if (method_->quick) return Run();
+    if (!stream()) begin_ = absl::Now();
+    if (method_->traits.quick) return Run();
+    if (service_.is_full()) {
+      return Respond(absl::ResourceExhaustedError("the server has no memory left for more requests; try again later"));
+    }
     if (service_.workers_.waiting() >= service_.options_.max_queue) {
-      return End(absl::ResourceExhaustedError(
+      return Respond(absl::ResourceExhaustedError(
           absl::StrCat("the queue is full: ", service_.options_.max_queue, " requests wait; try again later")));
     }
     service_.workers_.Add([this] { Run(); });
   }
+  // Only of streams.
+  void OnWriteDone(bool ok) override {
+    EndResponse();
+    if (!ok) return End(NobodyWaits());
+    Read();
+  }
   void OnCancel() override { cancellation_.Cancel(); }
   void OnDone() override {
+    EndResponse();
     service_.context_.Record({.remote = remote_,
                               .method = "POST",
                               .path = path_,
@@ -162,18 +178,22 @@ class Service::Call final : public grpc::ServerGenericBidiReactor {
     delete this;
   }
 
-  // Only while OnReadDone has not been called.
-  bool IsLate(absl::Time now) const { return now - begin_ > service_.options_.body_timeout; }
+  bool stream() const { return method_->traits.stream; }
+  // Only while it waits.
+  Wait wait() const { return wait_; }
+  bool IsLate(absl::Time now) const { return now > deadline_; }
   void Abandon() { context_.TryCancel(); }
 
  private:
+  static absl::Status NobodyWaits() { return absl::CancelledError("the client does not wait for the answer"); }
+
   // Before the request is read.
   absl::Status Check() const {
     if (method_ == nullptr) {
       return absl::UnimplementedError(absl::StrCat("there is no method ", path_));
     }
     const std::string& key = service_.context_.options.api_key;
-    if (key.empty() || method_->anyone) return absl::OkStatus();
+    if (key.empty() || method_->traits.anyone) return absl::OkStatus();
     const auto fields = context_.client_metadata().equal_range("authorization");
     for (auto it = fields.first; it != fields.second; ++it) {
       if (HasBearerKey({it->second.data(), it->second.size()}, key)) return absl::OkStatus();
@@ -181,8 +201,24 @@ class Service::Call final : public grpc::ServerGenericBidiReactor {
     return absl::UnauthenticatedError("a key is needed: the metadata authorization: Bearer KEY");
   }
 
+  bool BeginWait(Wait wait, absl::Duration timeout) {
+    wait_ = wait;
+    deadline_ = absl::Now() + timeout;
+    return service_.Enter(this);
+  }
+
+  void Read() {
+    const HttpServerOptions& options = service_.options_;
+    if (!(stream() ? BeginWait(kNextRequest, options.idle_timeout) : BeginWait(kRequest, options.body_timeout))) {
+      return End(service_.stopping_
+                     ? absl::UnavailableError("the server ends")
+                     : absl::ResourceExhaustedError("the server reads as many requests as it may; try again later"));
+    }
+    StartRead(&request_);
+  }
+
   void Run() {
-    absl::StatusOr<std::string> response = absl::CancelledError("the client does not wait for the answer");
+    absl::StatusOr<std::string> response = NobodyWaits();
     try {
       if (!cancellation_.cancelled()) response = Answer();
     } catch (const std::bad_alloc&) {
@@ -190,16 +226,31 @@ class Service::Call final : public grpc::ServerGenericBidiReactor {
     } catch (const std::exception&) {
       response = absl::InternalError("");
     }
+    Respond(std::move(response));
+  }
+
+  // Nothing of this object may be used after it.
+  void Respond(absl::StatusOr<std::string> response) {
     request_.Clear();
+    if (!response.ok() && stream()) response = StreamError(response.status());
     if (!response.ok()) return End(response.status());
-    bytes_out_ = static_cast<int64_t>(response->size());
+    unread_bytes_ = static_cast<int64_t>(response->size());
+    bytes_out_ += unread_bytes_;
+    service_.unread_bytes_ += unread_bytes_;
+    BeginWait(kReading, service_.options_.write_timeout);
     const grpc::Slice slice(*response);
     response_ = grpc::ByteBuffer(&slice, 1);
+    if (stream()) return StartWrite(&response_);
     StartWriteAndFinish(&response_, grpc::WriteOptions(), grpc::Status::OK);
   }
 
+  void EndResponse() {
+    service_.Leave(this);
+    service_.unread_bytes_ -= std::exchange(unread_bytes_, 0);
+  }
+
   absl::StatusOr<std::string> Answer() {
-    bytes_in_ = static_cast<int64_t>(request_.Length());
+    bytes_in_ += static_cast<int64_t>(request_.Length());
     grpc::Slice slice;
     if (!request_.DumpToSingleSlice(&slice).ok()) return absl::InternalError("");
     ApiContext context = service_.context_;
@@ -222,29 +273,41 @@ class Service::Call final : public grpc::ServerGenericBidiReactor {
   const std::string remote_, path_;
   grpc::ByteBuffer request_, response_;
   Cancellation cancellation_;
-  absl::Time begin_ = absl::Now();
+  Wait wait_ = kRequest;
+  absl::Time begin_ = absl::Now(), deadline_;
   absl::Status status_;
-  int64_t bytes_in_ = 0, bytes_out_ = 0;
+  int64_t bytes_in_ = 0, bytes_out_ = 0, unread_bytes_ = 0;
 };
 
 bool Service::Enter(Call* call) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (static_cast<int>(reading_.size()) >= options_.max_queue + options_.threads) return false;
-  reading_.insert(call);
+  std::unordered_set<Call*>& calls = waiting_[call->wait()];
+  const int64_t count = static_cast<int64_t>(calls.size());
+  if (call->wait() == kRequest && count >= options_.max_queue + options_.threads) return false;
+  if (call->wait() == kNextRequest && (stopping_ || count >= options_.max_connections)) return false;
+  calls.insert(call);
   return true;
 }
 
 void Service::Leave(Call* call) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  reading_.erase(call);
+  waiting_[call->wait()].erase(call);
 }
 
 void Service::Tick() {
   const std::lock_guard<std::mutex> lock(mutex_);
   const absl::Time now = absl::Now();
-  for (Call* call : reading_) {
-    if (call->IsLate(now)) call->Abandon();
+  for (const std::unordered_set<Call*>& calls : waiting_) {
+    for (Call* call : calls) {
+      if (call->IsLate(now)) call->Abandon();
+    }
   }
+}
+
+void Service::BeginStop() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  stopping_ = true;
+  for (Call* call : waiting_[kNextRequest]) call->Abandon();
 }
 
 grpc::ServerGenericBidiReactor* Service::CreateReactor(grpc::GenericCallbackServerContext* context) {

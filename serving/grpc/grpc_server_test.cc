@@ -27,6 +27,7 @@
 #include "grpcpp/impl/codegen/proto_utils.h"
 #include "grpcpp/security/credentials.h"
 #include "grpcpp/support/channel_arguments.h"
+#include "grpcpp/support/sync_stream.h"
 #include "gtest/gtest.h"
 #include "serving/grpc/open_inference.pb.h"
 #include "serving/http/api/fake_model_testing.h"
@@ -38,6 +39,7 @@ namespace {
 
 using inference::ModelInferRequest;
 using inference::ModelInferResponse;
+using inference::ModelStreamInferResponse;
 using ::testing::HasSubstr;
 
 constexpr char kService[] = "/inference.GRPCInferenceService/";
@@ -172,9 +174,9 @@ TEST_F(GrpcServerTest, AnswersAndErrors) {
   EXPECT_EQ(bug.error_message(), "the server has an internal error") << "no path";
   EXPECT_EQ(Infer(Text("gone", "a"), response).error_code(), grpc::StatusCode::NOT_FOUND);
   grpc::ClientContext context;
-  const grpc::Status unknown = Call(context, "ModelStreamInfer", ModelInferRequest(), response);
+  const grpc::Status unknown = Call(context, "TraceSetting", ModelInferRequest(), response);
   EXPECT_EQ(unknown.error_code(), grpc::StatusCode::UNIMPLEMENTED);
-  EXPECT_THAT(unknown.error_message(), HasSubstr("ModelStreamInfer"));
+  EXPECT_THAT(unknown.error_message(), HasSubstr("TraceSetting"));
   // A call is counted after its client has the answer.
   for (const char* count : {R"(aqt_grpc_requests_total{method="ModelInfer",code="OK"} 1)",
                             R"(aqt_grpc_requests_total{method="other",code="UNIMPLEMENTED"} 1)"}) {
@@ -272,6 +274,121 @@ TEST_F(GrpcServerTest, ASlowSender) {
   ASSERT_TRUE(queue.Next(&tag, &ok));
   EXPECT_FALSE(status.ok());
   EXPECT_TRUE(Live().ok());
+}
+
+// A client of ModelStreamInfer.
+class StreamClient {
+ public:
+  explicit StreamClient(const std::shared_ptr<grpc::Channel>& channel)
+      : method_("/inference.GRPCInferenceService/ModelStreamInfer", grpc::internal::RpcMethod::BIDI_STREAMING),
+        stream_(grpc::internal::ClientReaderWriterFactory<ModelInferRequest, ModelStreamInferResponse>::Create(
+            channel.get(), method_, &context_)) {}
+  bool Send(const ModelInferRequest& request) { return stream_->Write(request); }
+  void HalfClose() { stream_->WritesDone(); }
+  void Cancel() { context_.TryCancel(); }
+  // The next answer; an error message "end" at the end.
+  ModelStreamInferResponse Read() {
+    ModelStreamInferResponse response;
+    if (!stream_->Read(&response)) response.set_error_message("end");
+    return response;
+  }
+  grpc::Status Finish() { return stream_->Finish(); }
+
+ private:
+  grpc::ClientContext context_;
+  const grpc::internal::RpcMethod method_;
+  const std::unique_ptr<grpc::ClientReaderWriter<ModelInferRequest, ModelStreamInferResponse>> stream_;
+};
+
+TEST_F(GrpcServerTest, AStreamAnswersInOrder) {
+  Start({.threads = 2});
+  StreamClient stream(channel_);
+  for (const char* text : {"a", "busy", "abc", "bug", "ab"}) {
+    ModelInferRequest request = Text("embed", text);
+    request.set_id(text);
+    ASSERT_TRUE(stream.Send(request));
+  }
+  ASSERT_TRUE(stream.Send(Text("gone", "a")));
+  stream.HalfClose();
+  const auto expect = [&](const std::string& id, float first) {
+    const ModelStreamInferResponse response = stream.Read();
+    EXPECT_EQ(response.error_message(), "");
+    EXPECT_EQ(response.infer_response().id(), id);
+    ASSERT_EQ(response.infer_response().outputs_size(), 1);
+    EXPECT_THAT(response.infer_response().outputs(0).contents().fp32_contents(),
+                ::testing::ElementsAre(first, 3, 0, 4));
+  };
+  expect("a", 1);
+  EXPECT_EQ(stream.Read().error_message(), "the engine's queue is full");
+  expect("abc", 3);
+  EXPECT_EQ(stream.Read().error_message(), "the server has an internal error");
+  expect("ab", 2);
+  EXPECT_EQ(stream.Read().error_message(), "The model `gone` does not exist");
+  EXPECT_EQ(stream.Read().error_message(), "end");
+  EXPECT_TRUE(stream.Finish().ok());
+  StreamClient empty(channel_);
+  empty.HalfClose();
+  EXPECT_TRUE(empty.Finish().ok());
+}
+
+TEST_F(GrpcServerTest, AStreamThatIsCancelled) {
+  Start();
+  StreamClient stream(channel_);
+  ASSERT_TRUE(stream.Send(Text("wait", "a")));
+  waiting_->AwaitWaiting(1);
+  stream.Cancel();
+  waiting_->AwaitCancelled(1);
+  EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::CANCELLED);
+}
+
+TEST_F(GrpcServerTest, StreamsWithoutRequestsEnd) {
+  Start({.idle_timeout = absl::Milliseconds(50)});
+  ASSERT_TRUE(Live().ok());
+  StreamClient stream(channel_);
+  EXPECT_EQ(stream.Read().error_message(), "end");
+  EXPECT_FALSE(stream.Finish().ok());
+}
+
+TEST_F(GrpcServerTest, IdleStreamsDoNotKeepOthersOut) {
+  Start({.threads = 1, .max_queue = 1});
+  std::vector<std::unique_ptr<StreamClient>> streams;
+  for (int i = 0; i < 5; ++i) {
+    streams.push_back(std::make_unique<StreamClient>(channel_));
+    ASSERT_TRUE(streams.back()->Send(Text("embed", "a")));
+    EXPECT_EQ(streams.back()->Read().error_message(), "");
+  }
+  ModelInferResponse response;
+  EXPECT_TRUE(Infer(Text("embed", "abc"), response).ok());
+}
+
+TEST_F(GrpcServerTest, AClientThatDoesNotReadIsEnded) {
+  Start({.write_timeout = absl::Milliseconds(50)});
+  ModelInferRequest request = Text("embed", "a");
+  request.mutable_inputs(0)->set_shape(0, 2000);
+  for (int i = 1; i < 2000; ++i) request.mutable_inputs(0)->mutable_contents()->add_bytes_contents("a");
+  StreamClient stream(channel_);
+  while (stream.Send(request)) {  // it waits when the server does not read any more
+  }
+  while (stream.Read().error_message() != "end") {
+  }
+  EXPECT_FALSE(stream.Finish().ok());
+}
+
+TEST_F(GrpcServerTest, StopEndsStreams) {
+  Start();
+  StreamClient idle(channel_), running(channel_);
+  ASSERT_TRUE(idle.Send(Text("embed", "a")));
+  EXPECT_EQ(idle.Read().error_message(), "");
+  ASSERT_TRUE(running.Send(Text("wait", "a")));
+  waiting_->AwaitWaiting(1);
+  interrupted_ = true;
+  EXPECT_EQ(idle.Read().error_message(), "end");
+  EXPECT_FALSE(idle.Finish().ok());
+  waiting_->Open();
+  EXPECT_EQ(running.Read().error_message(), "") << "what has begun is answered";
+  EXPECT_EQ(running.Read().error_message(), "end");
+  EXPECT_EQ(running.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  thread_.join();
 }
 
 TEST_F(GrpcServerTest, StopAnswersWhatWasAccepted) {
