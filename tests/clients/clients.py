@@ -3,11 +3,13 @@
 import argparse
 import json
 import pathlib
+import queue
 import shutil
 import subprocess
 import sys
 import urllib.request
 
+import grpc
 import numpy as np
 import openai
 import prometheus_client.parser
@@ -82,6 +84,38 @@ def check_triton(module, address, expected, **tensors):
     client.close()
 
 
+def check_triton_stream(address, expected):
+    client = tritonclient.grpc.InferenceServerClient(address)
+    answers = queue.Queue()
+    client.start_stream(lambda result, error: answers.put((result, error)))
+    for i in range(30):
+        tensor = tritonclient.grpc.InferInput("text", [1], "BYTES")
+        text = TEXTS[i % len(TEXTS)] if i % 7 != 6 else ""
+        tensor.set_data_from_numpy(np.array([text.encode()], dtype=object))
+        client.async_stream_infer("m", [tensor], request_id=str(i))
+    for i in range(30):
+        result, error = answers.get(timeout=60)
+        if i % 7 == 6:
+            assert result is None and "is empty" in error.message(), error
+        else:
+            assert error is None and result.get_response().id == str(i), (i, error)
+            assert np.array_equal(result.as_numpy("embedding")[0], np.float32(expected[i % len(TEXTS)]))
+    client.stop_stream()
+    client.close()
+
+
+def check_grpc_health(address):
+    with grpc.insecure_channel(address) as channel:
+        check = channel.unary_unary("/grpc.health.v1.Health/Check")
+        assert check(b"") == check(b"\x0a\x01m") == b"\x08\x01", "SERVING"
+        try:
+            check(b"\x0a\x04gone")
+        except grpc.RpcError as error:
+            assert error.code() == grpc.StatusCode.NOT_FOUND, error
+        else:
+            raise AssertionError("a model that there is not")
+
+
 def check_kserve(running, expected):
     given = {"url": running.url, "grpc": running.grpc_port and f"127.0.0.1:{running.grpc_port}", "texts": TEXTS, "expected": expected}
     subprocess.run([sys.executable, pathlib.Path(__file__).with_name("kserve_client.py")], input=json.dumps(given), text=True, check=True)
@@ -102,7 +136,8 @@ def check_schemathesis(aqt, model):
     # It finds the model's name and unloads it where it can; everything else is then 503.
     with server.Server(aqt, "m=" + model, "--model-control", "off") as running:
         subprocess.run(["schemathesis", "run", "docs/serving-openapi.json", "--url", running.url, "--checks",
-                        "not_a_server_error", "--max-examples", "50"], check=True)
+                        "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance",
+                        "--max-examples", "50"], check=True)
     return print("schemathesis: done")
 
 
@@ -122,6 +157,8 @@ def main():
         check_kserve(running, expected)
         if arguments.grpc:
             check_triton(tritonclient.grpc, f"127.0.0.1:{running.grpc_port}", expected)
+            check_triton_stream(f"127.0.0.1:{running.grpc_port}", expected)
+            check_grpc_health(f"127.0.0.1:{running.grpc_port}")
             print("tritonclient.grpc: done")
         check_prometheus(running)
         print("prometheus_client: done")
