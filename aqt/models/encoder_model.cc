@@ -9,6 +9,7 @@
 #include "aqt/io/tensors/checkpoint.h"
 #include "aqt/models/architecture.h"
 #include "aqt/models/families/weight_rules.h"
+#include "aqt/models/float_weights.h"
 #include "aqt/nn/serve/serve.h"
 #include "aqt/transforms/quantize/serve.h"
 
@@ -34,7 +35,7 @@ absl::Status LoadDense(const io::FileSystem& fs, absl::string_view folder, const
                                     std::vector<Slot>{Slot{SlotKind::kData, "kernel"}}));
     AQT_ASSIGN_OR_RETURN(const io::Checkpoint checkpoint,
                          io::Checkpoint::Open(fs, io::JoinPath(folder, dense->folder)));
-    AQT_ASSIGN_OR_RETURN(const SlotValues values, nn::LoadWeights(map, checkpoint, program));
+    AQT_ASSIGN_OR_RETURN(const SlotValues values, LoadFloats(map, checkpoint, program));
     weights.insert(values.begin(), values.end());
   }
   return absl::OkStatus();

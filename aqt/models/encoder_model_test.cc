@@ -1,5 +1,7 @@
 #include "aqt/models/encoder_model.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -9,16 +11,19 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/types/span.h"
 #include "aqt/core/array.h"
 #include "aqt/core/array_ops.h"
 #include "aqt/graph/interpret/eval.h"
 #include "aqt/io/file.h"
+#include "aqt/io/mapped_files.h"
 #include "aqt/io/tensors/safetensors.h"
 #include "aqt/models/head.h"
 #include "aqt/models/text/padded_length.h"
 #include "aqt/runtime/prepared_program.h"
+#include "aqt/testing/random.h"
 #include "aqt/transforms/quantize/inject_proto.h"
 #include "aqt/transforms/quantize/serve.h"
 #include "aqt/transforms/row_dependence.h"
@@ -215,7 +220,8 @@ INSTANTIATE_TEST_SUITE_P(Folders, EncoderModelGolden,
                                            "modernbert_classes", "nomic_classes", "bert_pairs", "xlm_roberta_pairs",
                                            "modernbert_pairs", "bert_tokens", "roberta_tokens", "distilbert_tokens",
                                            "mpnet_tokens", "modernbert_tokens", "nomic_tokens", "bert_prompt",
-                                           "modernbert_5", "nomic_5", "bert_w8", "modernbert_w4"),
+                                           "roberta_padding", "mpnet_padding", "modernbert_5", "nomic_5", "bert_w8",
+                                           "modernbert_w4"),
                          [](const auto& info) { return std::string(info.param); });
 
 class EncoderModelTest : public ::testing::Test {
@@ -286,6 +292,34 @@ TEST_F(EncoderModelTest, WeightsMustFit) {
   EXPECT_THAT(Message(), HasSubstr("encoder.layer.1."));
 }
 
+TEST_F(EncoderModelTest, NumbersThatAreNoWeightsAreRefused) {
+  const std::string path = io::JoinPath(folder_, "model.safetensors"), name = "encoder.layer.1.output.dense.bias";
+  const io::SafetensorsReader reader = *io::SafetensorsReader::Open(Fs(), path);
+  const auto write = [&](io::FileDType dtype, const Array& replacement) {
+    std::vector<io::TensorSpec> specs(reader.tensors().begin(), reader.tensors().end());
+    for (io::TensorSpec& spec : specs) {
+      if (spec.name == name) spec.dtype = dtype;
+    }
+    const auto writer = *io::SafetensorsWriter::Create(Fs(), path, specs, {.output = {.overwrite = true}});
+    for (const io::TensorSpec& spec : specs) {
+      const Array array = spec.name == name ? replacement : *reader.ReadArray(spec.name);
+      ASSERT_TRUE(writer->WriteArray(spec.name, array).ok());
+    }
+    ASSERT_TRUE(writer->Finish().ok());
+  };
+  for (const float bad : {std::nanf(""), -HUGE_VALF}) {
+    std::vector<float> values(24, 0.5f);
+    values[23] = bad;
+    write(io::FileDType::kF32, Array::FromSpan(absl::MakeConstSpan(values), {24}));
+    EXPECT_TRUE(absl::IsDataLoss(Open()));
+    EXPECT_THAT(Message(), HasSubstr(absl::StrCat("tensor '", name, "' F32[24] has a NaN")));
+  }
+  // Integers are not taken for floats: nothing says how they are scaled.
+  write(io::FileDType::kI32, Array::Zeros(DType::kS32, {24}));
+  EXPECT_TRUE(absl::IsInvalidArgument(Open()));
+  EXPECT_THAT(Message(), HasSubstr(absl::StrCat("tensor '", name, "' I32[24] has no floats")));
+}
+
 TEST_F(EncoderModelTest, StepsThatAreNotComputedAreRefused) {
   Edit("1_Pooling/config.json", R"("mean")", R"("lasttoken")");
   EXPECT_THAT(Message(), HasSubstr("1_Pooling/config.json: pooling_mode is"));
@@ -299,6 +333,40 @@ TEST_F(EncoderModelTest, StepsThatAreNotComputedAreRefused) {
 TEST_F(EncoderModelTest, AMissingFileIsAnError) {
   ASSERT_TRUE(Fs().Remove(io::JoinPath(folder_, "1_Pooling/config.json")).ok());
   EXPECT_TRUE(absl::IsNotFound(Open()));
+}
+
+// The table of words is so large that it stays in the file.
+TEST_F(EncoderModelTest, MappedFilesHaveTheSameWeights) {
+  constexpr int64_t kWords = 1500;
+  const std::string path = io::JoinPath(folder_, "model.safetensors"), table = "embeddings.word_embeddings.weight";
+  const io::SafetensorsReader reader = *io::SafetensorsReader::Open(Fs(), path);
+  std::vector<io::TensorSpec> specs(reader.tensors().begin(), reader.tensors().end());
+  for (io::TensorSpec& spec : specs) {
+    if (spec.name == table) spec.shape = {kWords, 24};
+  }
+  const auto writer = *io::SafetensorsWriter::Create(Fs(), path, specs, {.output = {.overwrite = true}});
+  for (const io::TensorSpec& spec : specs) {
+    const Array array =
+        spec.name == table ? testing::RandomArray({DType::kF32, {kWords, 24}}, 1) : *reader.ReadArray(spec.name);
+    ASSERT_TRUE(writer->WriteArray(spec.name, array).ok());
+  }
+  ASSERT_TRUE(writer->Finish().ok());
+  Edit("config.json", R"("vocab_size": 50)", absl::StrCat(R"("vocab_size": )", kWords));
+
+  const EncoderModel read = *ModelFromFolder(Fs(), folder_);
+  const EncoderModel mapped = *ModelFromFolder(io::MappedFiles(Fs()), folder_);
+  const int64_t page = sysconf(_SC_PAGESIZE);
+  const io::SafetensorsReader written = *io::SafetensorsReader::Open(Fs(), path);
+  const int64_t data_begin = Fs().Stat(path)->size - written.total_bytes();
+  int64_t in_the_file = 0;
+  for (const auto& [slot, array] : read.weights()) {
+    const Array& other = mapped.weights().at(slot);
+    EXPECT_TRUE(BitEqual(array, other)) << slot.ToString();
+    if (array.num_elements() != kWords * 24) continue;
+    ++in_the_file;
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(other.data()) % page, (data_begin + written.Find(table)->begin) % page);
+  }
+  EXPECT_EQ(in_the_file, 1);
 }
 
 TEST_F(EncoderModelTest, ShapesOutOfRange) {

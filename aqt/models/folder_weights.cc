@@ -9,10 +9,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/io/mapped_files.h"
 #include "aqt/io/printable.h"
 #include "aqt/io/tensors/checkpoint.h"
 #include "aqt/io/tensors/checkpoint_files.h"
 #include "aqt/models/coded_weights.h"
+#include "aqt/models/float_weights.h"
 #include "aqt/stored/dequantized_source.h"
 #include "re2/re2.h"
 
@@ -69,7 +71,10 @@ std::string LookedUp(size_t tables) {
 
 class Loader {
  public:
-  Loader(const Tensors& tensors, CodedWeights coded) : tensors_(tensors), coded_(std::move(coded)) {}
+  Loader(const Tensors& tensors, CodedWeights coded, const io::MappedFiles* files)
+      : tensors_(tensors), coded_(std::move(coded)), floats_(tensors.source()) {
+    if (files != nullptr && tensors.checkpoint != nullptr) floats_.MapFrom(*files, *tensors.checkpoint);
+  }
 
   absl::Status Load(const nn::WeightPlace& place) {
     const stored::StoredWeight* const weight =
@@ -79,11 +84,7 @@ class Loader {
       if (why.empty()) return absl::OkStatus();
       multiplied_out_[why].insert(place.tensor->name);
     }
-    if (floats_of_ != place.tensor) {
-      AQT_ASSIGN_OR_RETURN(floats_, tensors_.source().ReadArray(*place.tensor));
-      floats_of_ = place.tensor;
-    }
-    AQT_ASSIGN_OR_RETURN(Array value, nn::SlotValue(place, floats_));
+    AQT_ASSIGN_OR_RETURN(Array value, floats_.Value(place));
     loaded_.values.emplace(place.slot, std::move(value));
     return absl::OkStatus();
   }
@@ -121,11 +122,10 @@ class Loader {
 
   const Tensors& tensors_;
   CodedWeights coded_;
+  FloatReader floats_;
   FolderWeights loaded_;
   std::map<std::string, std::set<std::string>> multiplied_out_;  // names of tensors, by the reason
-  // The last tensor that was read: places of one tensor are consecutive.
-  const io::TensorInfo* floats_of_ = nullptr;
-  Array floats_;
+  // The last tensor that was read as it is stored: places of one tensor are consecutive.
   const io::TensorInfo* codes_of_ = nullptr;
   stored::WeightCodes codes_;
 };
@@ -137,9 +137,9 @@ absl::StatusOr<FolderWeights> LoadFolderWeights(const io::FileSystem& fs, absl::
   AQT_ASSIGN_OR_RETURN(const Tensors tensors, OpenTensors(fs, folder, given));
   const std::set<std::string> ignored = DropUnusedIgnores(tensors.source(), map);
   for (nn::WeightRule& rule : map.rules) rule.cast = rule.slot.has_value();
-  AQT_ASSIGN_OR_RETURN(const std::vector<nn::WeightPlace> places, nn::PlaceWeights(map, tensors.source(), program));
+  AQT_ASSIGN_OR_RETURN(const std::vector<nn::WeightPlace> places, PlaceFolderWeights(map, tensors.source(), program));
   AQT_ASSIGN_OR_RETURN(CodedWeights coded, CodedWeights::Of(program));
-  Loader loader(tensors, std::move(coded));
+  Loader loader(tensors, std::move(coded), io::MappedFiles::Of(fs));
   for (const nn::WeightPlace& place : places) AQT_RETURN_IF_ERROR(loader.Load(place));
   FolderWeights weights = loader.Finish();
   if (!ignored.empty()) {

@@ -14,6 +14,7 @@
 
 #include "aqt/io/file.h"
 #include "aqt/io/standard_streams.h"
+#include "serving/tools/exit_code.h"
 
 namespace aqt::serving {
 namespace {
@@ -32,6 +33,17 @@ void Interrupt(int) {
   }
 }
 
+// Weights in a mapped file are gone when the file is cut off. Any other cause of SIGBUS ends the process as usual.
+void EndWithoutFile(int, siginfo_t* info, void*) {
+  if (info->si_code == BUS_ADRERR) {
+    constexpr char kText[] =
+        "error: a file became shorter while it was used; run the command again when nothing is writing the model\n";
+    [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kText, sizeof(kText) - 1);
+    _exit(static_cast<int>(ExitCode::kMalformedInput));
+  }
+  signal(SIGBUS, SIG_DFL);
+}
+
 void SetSignals() {
   struct sigaction action {};
   action.sa_handler = Interrupt;
@@ -41,6 +53,10 @@ void SetSignals() {
     // Ignored signals stay ignored, as with nohup and a script's background jobs.
     if (inherited.sa_handler != SIG_IGN) sigaction(signal, &action, nullptr);
   }
+  struct sigaction bus {};
+  bus.sa_sigaction = EndWithoutFile;
+  bus.sa_flags = SA_SIGINFO;
+  sigaction(SIGBUS, &bus, nullptr);
   // When ignored, both become write errors: a pipe without a reader, and a file above the limit of `ulimit -f`.
   signal(SIGPIPE, SIG_IGN);
   signal(SIGXFSZ, SIG_IGN);

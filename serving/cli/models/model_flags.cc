@@ -6,6 +6,7 @@
 
 #include "CLI/CLI.hpp"
 #include "aqt/core/status_macros.h"
+#include "aqt/io/mapped_files.h"
 #include "aqt/io/printable.h"
 #include "serving/cli/flags/shared_flags.h"
 #include "serving/cli/models/model_quantization.h"
@@ -34,7 +35,9 @@ absl::StatusOr<OpenedModel> OpenModel(const Flags& flags, const io::FileSystem& 
   options.config = quantization.config;
   options.given = quantization.weights();
   options.engine.threads = flags.threads;
-  absl::StatusOr<std::unique_ptr<TextEngine>> engine = TextEngine::Open(counted, flags.input, options);
+  // These commands are short. process.cc says what happens if a file is cut off meanwhile.
+  const io::MappedFiles mapped(counted);
+  absl::StatusOr<std::unique_ptr<TextEngine>> engine = TextEngine::Open(mapped, flags.input, options);
   AQT_RETURN_IF_ERROR(CheckCancelled(console.interrupted));
   AQT_RETURN_IF_ERROR(engine.status());
   OpenedModel model = {*std::move(engine), {}, std::move(quantization.warnings)};
