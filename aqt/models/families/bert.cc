@@ -2,6 +2,7 @@
 // are BERT whose positions begin after the number of the padding token.
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -19,13 +20,14 @@ namespace {
 
 class Bert : public Encoder {
  public:
-  // Names of tensors may begin with `base`. Those of the layers that predict words begin with `words`.
-  Bert(ConfigFields& fields, absl::string_view base, std::string words, int64_t first_position)
-      : base_(absl::StrCat("(?:", base, "\\.)?")), words_(std::move(words)), first_position_(first_position) {
+  // Names of tensors may begin with `base`. Those of the layers that predict words begin with `words`. Positions begin
+  // after the number of `padding`, if given.
+  Bert(ConfigFields& fields, absl::string_view base, std::string words, std::optional<int64_t> padding)
+      : base_(absl::StrCat("(?:", base, "\\.)?")), words_(std::move(words)), padding_(padding) {
     facts_.vocabulary = fields.Count("vocab_size");
     facts_.width = layers_.width = fields.Count("hidden_size");
     positions_ = fields.Count("max_position_embeddings");
-    facts_.max_length = positions_ - first_position_;
+    facts_.max_length = padding_.has_value() ? positions_ - *padding_ - 1 : positions_;
     facts_.types = fields.Count("type_vocab_size", 2);
     layers_.layers = fields.Layers("num_hidden_layers");
     layers_.heads = fields.Count("num_attention_heads");
@@ -45,7 +47,9 @@ class Bert : public Encoder {
     const Value words = nn::Embed(inputs.ids, "words", {.entries = facts_.vocabulary, .features = width});
     const Value types = inputs.types.value_or(ops::Iota(DType::kS32, {1, 1}, 0));
     const Value segments = nn::Embed(types, "types", {.entries = facts_.types, .features = width});
-    const Value sum = words + segments + PositionRows(length, first_position_, positions_, width);
+    const Value positions = padding_.has_value() ? PositionRowsAfterPadding(inputs.ids, *padding_, positions_, width)
+                                                 : PositionRows(length, positions_, width);
+    const Value sum = words + segments + positions;
     return PostNormLayers(nn::LayerNorm(sum, "norm", {.epsilon = layers_.epsilon}),
                           nn::PaddingMask(inputs.lengths, length), std::nullopt, layers_);
   }
@@ -80,12 +84,12 @@ class Bert : public Encoder {
   const std::string words_;
   PostNormOptions layers_;
   int64_t positions_ = 0;  // rows of the table
-  int64_t first_position_ = 0;
+  const std::optional<int64_t> padding_;
 };
 
 class Roberta final : public Bert {
  public:
-  explicit Roberta(ConfigFields& fields) : Bert(fields, "roberta", "lm_head", fields.Index("pad_token_id", 1) + 1) {}
+  explicit Roberta(ConfigFields& fields) : Bert(fields, "roberta", "lm_head", fields.Index("pad_token_id", 1)) {}
 
   nn::WeightsMap Weights() const override {
     nn::WeightsMap map = Bert::Weights();
@@ -99,7 +103,9 @@ class Roberta final : public Bert {
 
 }  // namespace
 
-std::unique_ptr<Encoder> MakeBert(ConfigFields& fields) { return std::make_unique<Bert>(fields, "bert", "cls", 0); }
+std::unique_ptr<Encoder> MakeBert(ConfigFields& fields) {
+  return std::make_unique<Bert>(fields, "bert", "cls", std::nullopt);
+}
 
 std::unique_ptr<Encoder> MakeRoberta(ConfigFields& fields) { return std::make_unique<Roberta>(fields); }
 

@@ -33,7 +33,7 @@ class DistilBert final : public Encoder {
   Value Hidden(const EncoderInputs& inputs) const override {
     const int64_t length = inputs.ids.dim(1), width = facts_.width;
     const Value words = nn::Embed(inputs.ids, "words", {.entries = facts_.vocabulary, .features = width});
-    const Value sum = words + PositionRows(length, 0, facts_.max_length, width);
+    const Value sum = words + PositionRows(length, facts_.max_length, width);
     return PostNormLayers(nn::LayerNorm(sum, "norm", {.epsilon = layers_.epsilon}),
                           nn::PaddingMask(inputs.lengths, length), std::nullopt, layers_);
   }

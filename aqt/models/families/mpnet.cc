@@ -53,7 +53,7 @@ class Mpnet final : public Encoder {
   Value Hidden(const EncoderInputs& inputs) const override {
     const int64_t length = inputs.ids.dim(1), width = facts_.width;
     const Value words = nn::Embed(inputs.ids, "words", {.entries = facts_.vocabulary, .features = width});
-    const Value sum = words + PositionRows(length, kPadding + 1, positions_, width);
+    const Value sum = words + PositionRowsAfterPadding(inputs.ids, kPadding, positions_, width);
     return PostNormLayers(nn::LayerNorm(sum, "norm", {.epsilon = layers_.epsilon}),
                           nn::PaddingMask(inputs.lengths, length), Bias(length), layers_);
   }

@@ -49,7 +49,7 @@ class NomicBert final : public Encoder {
     if (turned_ > 0) {
       angles = nn::MakeRotaryAngles(length, turned_, theta_);
     } else {
-      x = x + PositionRows(length, 0, positions_, width);
+      x = x + PositionRows(length, positions_, width);
     }
     x = Norm(x, "norm");
     const Value mask = nn::PaddingMask(inputs.lengths, length);

@@ -43,8 +43,13 @@ Value PostNormLayers(Value x, const Value& mask, const std::optional<Value>& bia
   return x;
 }
 
-Value PositionRows(int64_t length, int64_t first, int64_t positions, int64_t width) {
-  const Value numbers = ops::Iota(DType::kS32, {length}, 0) + static_cast<double>(first);
+Value PositionRows(int64_t length, int64_t positions, int64_t width) {
+  return nn::Embed(ops::Iota(DType::kS32, {length}, 0), "positions", {.entries = positions, .features = width});
+}
+
+Value PositionRowsAfterPadding(const Value& ids, int64_t padding, int64_t positions, int64_t width) {
+  const Value counts = ops::Cast(ops::NotEqual(ids, static_cast<double>(padding)), DType::kS32);
+  const Value numbers = ops::CumulativeSum(counts, 1) * counts + static_cast<double>(padding);
   return nn::Embed(numbers, "positions", {.entries = positions, .features = width});
 }
 

@@ -31,8 +31,12 @@ void OnlyWholeEncoder(ConfigFields& fields);
 // every attention. The layers have the scopes layer0, layer1, ...
 Value PostNormLayers(Value x, const Value& mask, const std::optional<Value>& bias, const PostNormOptions& options);
 
-// The rows of a table of positions [positions, width] that a text uses: f32 [length, width], from number `first` on.
-Value PositionRows(int64_t length, int64_t first, int64_t positions, int64_t width);
+// The first rows of a table of positions [positions, width]: f32 [length, width].
+Value PositionRows(int64_t length, int64_t positions, int64_t width);
+
+// Rows for tables whose row `padding` belongs to the tokens of that id, wherever they stand in a text: the other
+// tokens have the numbers padding + 1, padding + 2, ... f32 [batch, length, width] for ids s32 [batch, length].
+Value PositionRowsAfterPadding(const Value& ids, int64_t padding, int64_t positions, int64_t width);
 
 // The names of a layer's modules, after `prefix`, as regular expressions.
 struct PostNormNames {

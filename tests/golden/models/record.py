@@ -137,6 +137,9 @@ CASES |= {
     "modernbert_w4": (modern("ModernBertModel", num_hidden_layers=2, intermediate_size=40), None, 15, F32),
     # A folder of sentence-transformers 6.2 with a prompt and a limit of 9 tokens.
     "bert_prompt": (bert(), None, 9, F32),
+    # Texts that contain the padding token.
+    "roberta_padding": (roberta("RobertaModel", tf.RobertaConfig), None, 9, F32),
+    "mpnet_padding": (mpnet("MPNetModel"), None, 9, F32),
 }
 # With transformers 5, whose config.json has other fields for these families.
 CASES_5 = {
@@ -231,6 +234,8 @@ def one_batch(name, model, batch, length, generator, modules):
     mask = (torch.arange(length)[None] < lengths[:, None]).long()
     pad = 0 if isinstance(model, NomicBert) else model.config.pad_token_id
     ids = torch.where(mask.bool(), ids, pad)
+    if name.endswith("_padding"):  # these tokens count
+        ids[:, 1] = ids[:, 3] = pad
     inputs = {"input_ids": ids, "attention_mask": mask}
     expected = {"ids": ids.int(), "lengths": lengths.int()}
     types = model.config["type_vocab_size"] if isinstance(model, NomicBert) else getattr(model.config, "type_vocab_size", 0)
