@@ -2,49 +2,23 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_set.h"
-#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "aqt/core/status_macros.h"
-#include "aqt/graph/depends_on.h"
-#include "aqt/graph/interpret/rewrite.h"
 #include "aqt/graph/interpret/split.h"
 #include "aqt/ops/contraction/packed_contraction.h"
-#include "aqt/ops/fp8/fp8_packed_dot.h"
 #include "aqt/runtime/executable.h"
-#include "aqt/runtime/packed_product.h"
+#include "aqt/runtime/packed_weights.h"
 
 namespace aqt {
 namespace {
-
-// For each variable, whether it depends only on constants and on inputs with a value.
-std::vector<bool> FixedVars(const Program& program, const SlotValues& values) {
-  return DependsOnlyOn(program, [&](const Slot& slot) { return values.contains(slot); });
-}
-
-// The program with the fixed operands of contractions packed by their own equations.
-absl::StatusOr<Program> WithPackedOperands(const Program& program, const SlotValues& values) {
-  const std::vector<bool> fixed = FixedVars(program, values);
-  return Rewrite(program,
-                 [&](const Equation& eqn, absl::Span<const Value> operands) -> absl::StatusOr<std::vector<Value>> {
-                   absl::InlinedVector<bool, 8> is_fixed;
-                   for (const VarId var : eqn.in) is_fixed.push_back(fixed[var]);
-                   std::optional<std::vector<Value>> packed = BindPacked(eqn.op, operands, is_fixed, eqn.where);
-                   if (!packed.has_value()) packed = BindPackedFp8Dot(eqn.op, operands, is_fixed, eqn.where);
-                   if (!packed.has_value()) {
-                     packed = internal::BindPackedProduct(eqn.op, operands, is_fixed, eqn.where);
-                   }
-                   return packed.has_value() ? *std::move(packed) : BindAgain(eqn, operands);
-                 });
-}
 
 // What the values determine becomes constants. Inputs that the rest does not read are left out.
 absl::StatusOr<Program> Precomputed(const Program& program, const SlotValues& values) {
@@ -152,7 +126,7 @@ absl::StatusOr<PreparedProgram> PreparedProgram::Make(absl::Span<const Program> 
       impl.given.insert({port.slot, {array.aval(), array.data(), array.buffer()}});
       if (options.keep_values) impl.kept.insert(*it);
     }
-    AQT_ASSIGN_OR_RETURN(const Program packed, WithPackedOperands(program, values));
+    AQT_ASSIGN_OR_RETURN(const Program packed, internal::WithPackedOperands(program, values));
     AQT_ASSIGN_OR_RETURN(const Program shared, WithSharedOperands(packed));
     AQT_ASSIGN_OR_RETURN(Program rest, Precomputed(shared, values));
     for (const auto& [var, array] : rest.consts) {

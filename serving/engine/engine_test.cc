@@ -50,6 +50,19 @@ void ExpectEqual(const Answer& got, const SlotValues& want) {
   for (const auto& [slot, array] : want) EXPECT_TRUE(BitEqual(got->at(slot), array)) << slot.ToString();
 }
 
+// Weights are held as panels only.
+TEST(RowModelTest, WeightsAreFreedOnceTheyArePacked) {
+  for (const InjectConfig& config : {InjectConfig(), Int8()}) {
+    SlotValues weights = PositionsWeights();
+    const std::weak_ptr<const void> kernel = weights.begin()->second.buffer();
+    const ModelPtr model = *MakeRowModel(TracedModel{
+        .trace = PositionsProgram, .weights = std::move(weights), .config = config, .max_length = kMaxLength});
+    EXPECT_TRUE(kernel.expired());
+    EXPECT_THAT(model->Compile(1, 1), IsOk());
+    EXPECT_THAT(model->Compile(3, kMaxLength), IsOk());
+  }
+}
+
 TEST(EngineTest, AnswersHaveTheBitsOfADirectCall) {
   for (const InjectConfig& config : {InjectConfig(), Int8(), Int8PerTensor()}) {
     const ModelPtr model = *PositionsModel(config);

@@ -16,6 +16,7 @@
 #include "aqt/models/text/padded_length.h"
 #include "aqt/nn/serve/serve.h"
 #include "aqt/runtime/arena_pool.h"
+#include "aqt/runtime/packed_weights.h"
 #include "aqt/runtime/prepared_program.h"
 #include "aqt/transforms/quantize/serve.h"
 #include "aqt/transforms/row_dependence.h"
@@ -142,7 +143,7 @@ class TracedRows final : public RowModel {
       AQT_ASSIGN_OR_RETURN(facts_.why_exact, WhyPaddingCounts(batches[0], *other_rows));
     }
     facts_.pads = facts_.why_exact.empty();
-    return absl::OkStatus();
+    return PackWeights(length);
   }
 
   absl::StatusOr<Executable> Compile(int64_t batch, int64_t length) const override {
@@ -150,9 +151,10 @@ class TracedRows final : public RowModel {
       return absl::InvalidArgumentError(absl::StrCat("there is no program for a batch of ", batch, " rows of length ",
                                                      length, "; rows have up to ", model_.max_length));
     }
-    AQT_ASSIGN_OR_RETURN(const Program program, model_.trace(batch, length));
+    AQT_ASSIGN_OR_RETURN(const Program program, Served(batch, length));
+    AQT_ASSIGN_OR_RETURN(const Program packed, packed_.WithPanels(program, frozen_));
     AQT_ASSIGN_OR_RETURN(const PreparedProgram served,
-                         nn::Serve({program}, model_.config, frozen_, {.keep_values = false, .arenas = arenas_}));
+                         PreparedProgram::Make({packed}, frozen_, {.keep_values = false, .arenas = arenas_}));
     weights_.Add(served.program(0));
     return served.executable(0);
   }
@@ -163,14 +165,26 @@ class TracedRows final : public RowModel {
     AQT_ASSIGN_OR_RETURN(const Program program, model_.trace(batch, length));
     return ServeProgram(program, model_.config, frozen_);
   }
+  // Packs the weights, and keeps only their panels if nothing else reads them. A program of one row in all may read
+  // others than a program of many rows (docs/bits.md), so there is one of each.
+  absl::Status PackWeights(int64_t length) {
+    std::vector<std::pair<int64_t, int64_t>> shapes = {{2, length}, {1, length}};
+    if (length > 1) shapes.emplace_back(1, 1);
+    for (const auto& [batch, positions] : shapes) {
+      AQT_ASSIGN_OR_RETURN(const Program program, Served(batch, positions));
+      AQT_RETURN_IF_ERROR(packed_.WithPanels(program, frozen_).status());
+    }
+    packed_.Release(frozen_);
+    return absl::OkStatus();
+  }
   Program WithoutFrozen(Program program) const {
     std::erase_if(program.inputs, [&](const Program::Port& port) { return frozen_.contains(port.slot); });
     return program;
   }
 
-  TracedModel model_;  // without weights after Init
-  // Held as long as the model: programs with the same arrays share their panels.
-  SlotValues frozen_;
+  TracedModel model_;             // without weights after Init
+  SlotValues frozen_;             // without the data of weights that are only read packed
+  mutable PackedWeights packed_;  // thread-safe
   std::shared_ptr<ArenaPool> arenas_ = std::make_shared<ArenaPool>();
   mutable WeightBytes weights_;
 };

@@ -32,7 +32,7 @@ absl::StatusOr<std::unique_ptr<TextEngine>> TextEngine::Open(const io::FileSyste
                                                              const TextEngineOptions& options) {
   kernels::ThreadPool pool(options.engine.threads > 0 ? std::min(options.engine.threads, NumCpus()) : NumCpus());
   const UseExecutor use(&pool);
-  AQT_ASSIGN_OR_RETURN(const models::EncoderModel model, models::ModelFromFolder(fs, folder, options.given));
+  AQT_ASSIGN_OR_RETURN(models::EncoderModel model, models::ModelFromFolder(fs, folder, options.given));
   AQT_ASSIGN_OR_RETURN(models::TextTokens tokens, models::TextTokens::Open(fs, folder, model));
   const bool types = model.facts().types > 1;
   const models::EncoderModel light = model.WithoutWeights();
@@ -40,6 +40,7 @@ absl::StatusOr<std::unique_ptr<TextEngine>> TextEngine::Open(const io::FileSyste
                         .weights = model.weights(),
                         .config = model.Rules(options.config),
                         .max_length = tokens.max_length()};
+  model = light;  // frees what is only read packed
   traced.trace = [light, types, program = options.program](int64_t batch, int64_t length) {
     return program ? program(light, batch, length, types) : light.OutputProgram(batch, length, types);
   };

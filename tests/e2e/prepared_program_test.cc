@@ -25,6 +25,7 @@
 #include "aqt/ops/contraction/packed_contraction.h"
 #include "aqt/quant/config/builders.h"
 #include "aqt/quant/config/config.h"
+#include "aqt/runtime/packed_weights.h"
 #include "aqt/runtime/prepared_program.h"
 #include "aqt/testing/random.h"
 #include "aqt/testing/status_matchers.h"
@@ -349,6 +350,53 @@ TEST(PreparedProgram, HoldsPanelsOnceAndNothingElse) {
     EXPECT_TRUE(qvalue.expired());
     EXPECT_THAT(first.Eval(Data(1, 3)), IsOk());
   }
+}
+
+// Programs that come later find panels by the names of their weights, whose own memory is free by then.
+TEST(PreparedProgram, ReleasedWeightsAreFoundByName) {
+  for (const Kind& kind : kKinds) {
+    SCOPED_TRACE(kind.name);
+    Served served = Serve(kind);
+    const SlotValues whole = served.frozen;
+    PackedWeights packed;
+    for (const int64_t batch : {1, 4}) ASSERT_THAT(packed.WithPanels(served.Of(batch), served.frozen), IsOk());
+    packed.Release(served.frozen);
+    int released = 0;
+    for (const auto& [slot, value] : served.frozen) {
+      EXPECT_EQ(value.aval(), whole.at(slot).aval());
+      released += value.data() == nullptr;
+    }
+    EXPECT_EQ(released, 3) << "the qvalues of all weights, and no scales";
+    for (const int64_t batch : {1, 2, 64}) {
+      const PreparedProgram want = *PreparedProgram::Make({served.Of(batch)}, whole);
+      const Program program = *packed.WithPanels(served.Of(batch), served.frozen);
+      const PreparedProgram got = *PreparedProgram::Make({program}, served.frozen, {.keep_values = false});
+      EXPECT_TRUE(BitEqual(got.Eval(Data(batch, 3))->at(kY), want.Eval(Data(batch, 3))->at(kY)));
+      EXPECT_EQ(got.num_bytes(), want.num_bytes());
+    }
+    // Another reader of the weight, which gets it by another operation.
+    const Slot qvalue{SlotKind::kFrozen, "right/qrhs/value"};
+    const auto reads = [&](absl::Span<const Value>) -> Values {
+      return {ops::Cast(InputSlot(qvalue, whole.at(qvalue).aval()), DType::kF32)};
+    };
+    EXPECT_THAT(packed.WithPanels(*Trace(reads, std::vector<Input>{}, {kY}), served.frozen),
+                StatusIs(absl::StatusCode::kFailedPrecondition, ::testing::HasSubstr("frozen \"right/qrhs/value\"")));
+  }
+}
+
+TEST(PreparedProgram, WeightsThatAreAlsoReadAsTheyAreStay) {
+  const Slot w{SlotKind::kParam, "w"};
+  const Aval aval{DType::kF32, {30, 20}};
+  const auto fn = [&](absl::Span<const Value> in) -> Values {
+    const Value weight = InputSlot(w, aval);
+    return {ops::DotGeneral(in[0], weight, MatMulDims()) + ops::ReduceSum(weight)};
+  };
+  const Program program = *Trace(fn, {{kX, {DType::kF32, {3, 30}}}}, {kY});
+  SlotValues weights = {{w, RandomArray(aval, 1)}};
+  PackedWeights packed;
+  ASSERT_THAT(packed.WithPanels(program, weights), IsOk());
+  packed.Release(weights);
+  EXPECT_NE(weights.at(w).data(), nullptr);
 }
 
 // Scales are f32: 32 + 40 + 10 numbers, for 16 output channels of the convolution in two groups.
