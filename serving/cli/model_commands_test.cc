@@ -66,6 +66,16 @@ TEST_F(ModelCommandsTest, TextsThatAreMissingOrEmpty) {
   EXPECT_THAT(out_, HasSubstr("\"tokens\": 2"));
 }
 
+// Neither brackets nor commas mean anything in a text.
+TEST_F(ModelCommandsTest, TextsAreTakenAsTheyAre) {
+  for (const std::string text : {"[w7, w8]", "[UNK] w7 [PAD]", "[]", "w7,w8", "", "%%", "-"}) {
+    EXPECT_EQ(RunWith(text + "\n", {"run", model_, "--file", "-", "--json"}), 0) << err_;
+    const std::string want = out_;
+    EXPECT_EQ(Run({"run", model_, "--text", text, "--json"}), 0) << text << err_;
+    EXPECT_EQ(out_, want) << text;
+  }
+}
+
 TEST_F(ModelCommandsTest, AReaderThatIsGoneEndsQuietly) {
   std::istringstream in(std::string(10000, '\n'));
   std::ostringstream out, err;

@@ -40,7 +40,8 @@ A first session:
 absl::Status CheckNotEmpty(const CLI::App& command) {
   const auto is_empty = [](const std::string& value) { return value.empty(); };
   for (const CLI::Option* option : command.get_options()) {
-    if (option->get_items_expected_max() == 0) continue;  // a flag
+    if (option->get_items_expected_max() == 0) continue;                             // a flag
+    if (option->get_name() == "--text" || option->get_name() == "--pair") continue;  // a text may be empty
     const std::vector<std::string>& values = option->results();
     if (std::none_of(values.begin(), values.end(), is_empty)) continue;
     return absl::InvalidArgumentError(

@@ -187,8 +187,13 @@ CLI::App* AddRun(CLI::App& app, Flags& flags) {
   CLI::App* run = app.add_subcommand(kRunCommand, "compute embeddings, classes or scores of texts with an encoder")
                       ->footer(kExamples);
   AddModel(*run, flags);
-  run->add_option("--text", flags.texts, "a text; may be given several times")->type_name("TEXT");
-  run->add_option("--pair", flags.pairs, "the second text of a pair; one for each --text")->type_name("TEXT");
+  // With extra arguments, a text in brackets would be a list.
+  run->add_option("--text", flags.texts, "a text; may be given several times")
+      ->allow_extra_args(false)
+      ->type_name("TEXT");
+  run->add_option("--pair", flags.pairs, "the second text of a pair; one for each --text")
+      ->allow_extra_args(false)
+      ->type_name("TEXT");
   run->add_option("--file", flags.texts_file,
                   "a file with a text in each line, or a pair with a tab between its texts; - for standard input")
       ->type_name("FILE");
