@@ -18,7 +18,7 @@
 #include "aqt/io/printable.h"
 #include "aqt/nn/train/state_file.h"
 #include "aqt/ops/collective/collective_ops.h"
-#include "aqt/ops/contraction/opaque_ops.h"
+#include "aqt/ops/expand/opaque_ops.h"
 #include "aqt/runtime/executable.h"
 #include "aqt/transforms/parallel/data_parallel.h"
 #include "aqt/transforms/precision/loss_scale.h"

@@ -14,8 +14,8 @@
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/trace.h"
 #include "aqt/ops/contraction/aqt_dot_ops.h"
-#include "aqt/ops/contraction/opaque_ops.h"
 #include "aqt/ops/describe.h"
+#include "aqt/ops/expand/opaque_ops.h"
 #include "aqt/quant/numerics/numerics.h"
 #include "aqt/quant/tensor/calibration.h"
 

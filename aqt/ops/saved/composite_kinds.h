@@ -10,7 +10,7 @@
 #include "aqt/ops/attention/attention_op.h"
 #include "aqt/ops/contraction/aqt_dot_fields.h"
 #include "aqt/ops/contraction/contractions.h"
-#include "aqt/ops/contraction/opaque_fields.h"
+#include "aqt/ops/expand/opaque_fields.h"
 #include "aqt/ops/fp8/fp8_dot_fields.h"
 #include "aqt/ops/fp8/fp8_scaling_fields.h"
 #include "aqt/ops/scaling/low_precision.h"

@@ -13,7 +13,7 @@
 #include "aqt/graph/bind_one.h"
 #include "aqt/graph/composite_fields.h"
 #include "aqt/ops/attention/attention_op.h"
-#include "aqt/ops/contraction/opaque_fields.h"
+#include "aqt/ops/expand/opaque_fields.h"
 #include "aqt/quant/config/calibrations.h"
 #include "aqt/quant/config/config.h"
 #include "aqt/quant/config/semantics.h"

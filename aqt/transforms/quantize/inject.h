@@ -24,7 +24,7 @@
 
 #include "absl/status/statusor.h"
 #include "aqt/graph/program.h"
-#include "aqt/ops/contraction/opaque_ops.h"
+#include "aqt/ops/expand/opaque_ops.h"
 #include "aqt/quant/config/config.h"
 #include "aqt/quant/config/semantics.h"
 

@@ -1,5 +1,5 @@
-#ifndef AQT_OPS_CONTRACTION_OPAQUE_FIELDS_H_
-#define AQT_OPS_CONTRACTION_OPAQUE_FIELDS_H_
+#ifndef AQT_OPS_EXPAND_OPAQUE_FIELDS_H_
+#define AQT_OPS_EXPAND_OPAQUE_FIELDS_H_
 
 // The fields of the opaque operations (opaque_ops.h, graph/composite_fields.h), and the operations. Internal.
 
@@ -11,7 +11,7 @@
 #include "aqt/core/rng.h"
 #include "aqt/core/shape.h"
 #include "aqt/graph/composite.h"
-#include "aqt/ops/contraction/opaque_ops.h"
+#include "aqt/ops/expand/opaque_ops.h"
 #include "aqt/quant/config/config.h"
 #include "aqt/quant/config/semantics.h"
 
@@ -99,4 +99,4 @@ absl::StatusOr<std::shared_ptr<const Composite>> MakeComposite(StaticScaleFields
 
 }  // namespace aqt::internal
 
-#endif  // AQT_OPS_CONTRACTION_OPAQUE_FIELDS_H_
+#endif  // AQT_OPS_EXPAND_OPAQUE_FIELDS_H_

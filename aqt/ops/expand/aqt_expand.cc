@@ -1,4 +1,4 @@
-#include "aqt/ops/contraction/aqt_expand.h"
+#include "aqt/ops/expand/aqt_expand.h"
 
 #include <algorithm>
 #include <numeric>
@@ -13,7 +13,7 @@
 #include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"
 #include "aqt/graph/basic_ops.h"
-#include "aqt/ops/contraction/opaque_ops.h"
+#include "aqt/ops/expand/opaque_ops.h"
 #include "aqt/ops/quant_math.h"
 #include "aqt/quant/config/semantics.h"
 #include "aqt/quant/contraction/engine/contract.h"

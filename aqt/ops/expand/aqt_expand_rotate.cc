@@ -9,7 +9,7 @@
 #include "aqt/graph/basic_ops.h"
 #include "aqt/kernels/contraction.h"
 #include "aqt/kernels/quantize/hadamard.h"
-#include "aqt/ops/contraction/aqt_expand.h"
+#include "aqt/ops/expand/aqt_expand.h"
 #include "aqt/ops/quant_math.h"
 
 namespace aqt::internal {

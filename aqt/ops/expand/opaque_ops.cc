@@ -1,4 +1,4 @@
-#include "aqt/ops/contraction/opaque_ops.h"
+#include "aqt/ops/expand/opaque_ops.h"
 
 #include <algorithm>
 #include <memory>
@@ -19,8 +19,8 @@
 #include "aqt/core/status_macros.h"
 #include "aqt/graph/composite_base.h"
 #include "aqt/graph/trace.h"
-#include "aqt/ops/contraction/opaque_fields.h"
 #include "aqt/ops/describe.h"
+#include "aqt/ops/expand/opaque_fields.h"
 #include "aqt/quant/contraction/engine/operand_keys.h"
 #include "aqt/quant/contraction/engine/pass.h"
 #include "aqt/quant/numerics/numerics.h"

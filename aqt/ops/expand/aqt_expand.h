@@ -1,5 +1,5 @@
-#ifndef AQT_OPS_CONTRACTION_AQT_EXPAND_H_
-#define AQT_OPS_CONTRACTION_AQT_EXPAND_H_
+#ifndef AQT_OPS_EXPAND_AQT_EXPAND_H_
+#define AQT_OPS_EXPAND_AQT_EXPAND_H_
 
 // The quantized contraction in basic operations: its meaning, written independently of the kernels. AbsMax calibration
 // and IntSymmetric numerics become basic operations; other calibrations, other numerics and noise are opaque operations
@@ -15,7 +15,7 @@
 #include "aqt/core/shape.h"
 #include "aqt/graph/value.h"
 #include "aqt/kernels/contraction.h"
-#include "aqt/ops/contraction/opaque_ops.h"
+#include "aqt/ops/expand/opaque_ops.h"
 #include "aqt/quant/config/config.h"
 #include "aqt/quant/config/semantics.h"
 #include "aqt/quant/contraction/engine/product_plan.h"
@@ -110,4 +110,4 @@ Value ScaleToOther(const Value& scale, Side side, const DotDims& dims, int64_t o
 
 }  // namespace aqt::internal
 
-#endif  // AQT_OPS_CONTRACTION_AQT_EXPAND_H_
+#endif  // AQT_OPS_EXPAND_AQT_EXPAND_H_

@@ -8,7 +8,7 @@
 #include "aqt/core/dot_dims.h"
 #include "aqt/core/shape.h"
 #include "aqt/graph/basic_ops.h"
-#include "aqt/ops/contraction/aqt_expand.h"
+#include "aqt/ops/expand/aqt_expand.h"
 #include "aqt/quant/contraction/conv_dims.h"
 #include "aqt/quant/contraction/engine/pass.h"
 #include "aqt/quant/contraction/engine/windows.h"

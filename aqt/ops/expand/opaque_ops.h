@@ -1,5 +1,5 @@
-#ifndef AQT_OPS_CONTRACTION_OPAQUE_OPS_H_
-#define AQT_OPS_CONTRACTION_OPAQUE_OPS_H_
+#ifndef AQT_OPS_EXPAND_OPAQUE_OPS_H_
+#define AQT_OPS_EXPAND_OPAQUE_OPS_H_
 
 // Opaque operations: steps of a quantized contraction that cannot be written in basic operations. They appear in
 // expansions and run the functions of //aqt/quant. No gradient flows through them.
@@ -81,4 +81,4 @@ Value FoldInKey(const Value& key, uint32_t data);
 }  // namespace ops
 }  // namespace aqt
 
-#endif  // AQT_OPS_CONTRACTION_OPAQUE_OPS_H_
+#endif  // AQT_OPS_EXPAND_OPAQUE_OPS_H_

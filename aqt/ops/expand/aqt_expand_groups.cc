@@ -10,7 +10,7 @@
 #include "aqt/core/dtype.h"
 #include "aqt/core/shape.h"
 #include "aqt/graph/basic_ops.h"
-#include "aqt/ops/contraction/aqt_expand.h"
+#include "aqt/ops/expand/aqt_expand.h"
 #include "aqt/quant/contraction/engine/product_plan.h"
 
 namespace aqt::internal {
