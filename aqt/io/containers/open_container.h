@@ -8,7 +8,7 @@
 //   AQT_ASSIGN_OR_RETURN(io::Checkpoint checkpoint, io::Checkpoint::Open(fs, "model/", options));
 //
 // NumPy's .npy and .npz, files of torch.save with dicts of tensors, and trees of flax in msgpack. A file is recognized
-// by its content. docs/formats-containers.md says what is read and refused.
+// by its content. docs/formats/containers.md says what is read and refused.
 
 #include <optional>
 

@@ -2,7 +2,7 @@
 #define AQT_IO_TENSORS_SAFETENSORS_H_
 
 // The safetensors file format: u64 little-endian header length N, N bytes of JSON, raw little-endian row-major data.
-// docs/formats-safetensors.md says what is read, written and refused.
+// docs/formats/safetensors.md says what is read, written and refused.
 //
 //   AQT_ASSIGN_OR_RETURN(auto reader, SafetensorsReader::Open(LocalFileSystem(), "model.safetensors"));
 //   for (const TensorInfo& t : reader.tensors()) Use(t.name, t.dtype, t.shape);
@@ -39,7 +39,7 @@ struct SafetensorsHeader {
 inline constexpr int64_t kMaxSafetensorsHeader = 100'000'000;
 
 // Reads the JSON text of the header of a file with `data_bytes` bytes of data. DataLoss, naming cause and tensor,
-// unless the tensors tile the data exactly and every other rule of docs/formats-safetensors.md holds.
+// unless the tensors tile the data exactly and every other rule of docs/formats/safetensors.md holds.
 absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view json, int64_t data_bytes);
 
 // An open file, with a single shard. Only the header is kept in memory; data is read on demand.
