@@ -48,8 +48,8 @@ struct InputOptions {
 // the one before it.
 class ModelInput {
  public:
-  // `fs` and `checkpoint` must outlive the result. With `dequantize`, the errors of stored::DequantizedSource::Open, and
-  // Unimplemented if the method is not known; a checkpoint that is not quantized is read as it is. The errors of
+  // `fs` and `checkpoint` must outlive the result. With `dequantize`, the errors of stored::DequantizedSource::Open,
+  // and Unimplemented if the method is not known; a checkpoint that is not quantized is read as it is. The errors of
   // io::OpenFrozenTree for a serving tree of AQT, or Unimplemented if neither option is set. Unimplemented for a GGUF
   // file with blocks, without `dequantize`.
   static absl::StatusOr<ModelInput> Open(const io::FileSystem& fs, const io::Checkpoint& checkpoint,

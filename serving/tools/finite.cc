@@ -8,8 +8,8 @@
 namespace aqt::serving {
 namespace {
 
-// A value is not finite when all bits of its exponent are set. Blocks are tested without a branch per value and have one
-// length, so that the compiler vectorizes. This runs at about memory speed.
+// A value is not finite when all bits of its exponent are set. Blocks are tested without a branch per value and have
+// one length, so that the compiler vectorizes. This runs at about memory speed.
 template <class Bits>
 int64_t First(const void* data, Bits exponent, int64_t n) {
   constexpr int64_t kBlock = 1024;

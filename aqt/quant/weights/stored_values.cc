@@ -124,7 +124,7 @@ uint32_t BitFields::operator[](int64_t k) const {
 
 void UnpackBits(const BitFields& fields, int64_t n, int bias, float* values) {
   const int bits = fields.bits;
-  // Words without unused bits hold a string of fields. Of words that do not follow each other, a copy is one: as many as
+  // Words without unused bits hold a string of fields. Words that do not follow each other are copied first, as many as
   // hold whole fields.
   int64_t done = 0;
   if (fields.per_word == 0 || fields.per_word * bits == 32) {
