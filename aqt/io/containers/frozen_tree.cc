@@ -19,7 +19,7 @@
 #include "aqt/core/shape.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/io/containers/container_source.h"
-#include "aqt/io/containers/flax_tree.h"
+#include "aqt/io/containers/flax_parameters.h"
 #include "aqt/io/json.h"
 
 namespace aqt::io {
