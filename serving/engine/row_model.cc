@@ -143,7 +143,7 @@ class TracedRows final : public RowModel {
       AQT_ASSIGN_OR_RETURN(facts_.why_exact, WhyPaddingCounts(batches[0], *other_rows));
     }
     facts_.pads = facts_.why_exact.empty();
-    return PackWeights(length);
+    return PackWeights(batches[1], length);
   }
 
   absl::StatusOr<Executable> Compile(int64_t batch, int64_t length) const override {
@@ -165,15 +165,12 @@ class TracedRows final : public RowModel {
     AQT_ASSIGN_OR_RETURN(const Program program, model_.trace(batch, length));
     return ServeProgram(program, model_.config, frozen_);
   }
-  // Packs the weights, and keeps only their panels if nothing else reads them. A program of one row in all may read
-  // others than a program of many rows (docs/bits.md), so there is one of each.
-  absl::Status PackWeights(int64_t length) {
-    std::vector<std::pair<int64_t, int64_t>> shapes = {{2, length}, {1, length}};
-    if (length > 1) shapes.emplace_back(1, 1);
-    for (const auto& [batch, positions] : shapes) {
-      AQT_ASSIGN_OR_RETURN(const Program program, Served(batch, positions));
-      AQT_RETURN_IF_ERROR(packed_.WithPanels(program, frozen_).status());
-    }
+  // Packs the weights, and keeps only their panels if nothing else reads them. `several` has more than one row of
+  // `length` positions. A program of one row and one position may read its weights in another way (docs/bits.md).
+  absl::Status PackWeights(const Program& several, int64_t length) {
+    AQT_RETURN_IF_ERROR(packed_.WithPanels(several, frozen_).status());
+    AQT_ASSIGN_OR_RETURN(const Program one, Served(1, std::min<int64_t>(length, 1)));
+    AQT_RETURN_IF_ERROR(packed_.WithPanels(one, frozen_).status());
     packed_.Release(frozen_);
     return absl::OkStatus();
   }
