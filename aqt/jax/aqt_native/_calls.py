@@ -131,7 +131,7 @@ def _forward_function(spec: Spec, lhs: str, rhs: str, lhs_form: str, rhs_form: s
     description = _library.describe_contraction(spec.text, lhs, rhs, not residuals)
     kept = [r for r in description["residuals"] if r["kind"] != "value"]
     results = [struct_of(description["out"])] + [struct_of(r["aval"]) for r in kept]
-    ffi_call = _library.ffi().ffi_call("aqt_jax_forward", results, vmap_method="sequential")
+    ffi_call = _library.handler("aqt_jax_forward", results)
     attributes = {"spec": spec.text, "passes": "both" if residuals else "forward",
                   "lhs": _attribute(lhs_form, lhs), "rhs": _attribute(rhs_form, rhs)}
     num_keys = _drawing(description, _FORWARD)
@@ -248,7 +248,7 @@ def _needed_keys(description: dict[str, Any], positions: Sequence[int], keys: Se
 def _gradient_function(spec: Spec, lhs: str, rhs: str, side: str) -> Any:
     description = _library.describe_contraction(spec.text, lhs, rhs, False)
     result = struct_of(lhs if side == "lhs" else rhs)
-    call = _library.ffi().ffi_call("aqt_jax_gradient", result, vmap_method="sequential")
+    call = _library.handler("aqt_jax_gradient", result)
     attributes = {"spec": spec.text, "side": side, "lhs": lhs, "rhs": rhs}
     positions = _BACKWARD[side]
     num_keys = _drawing(description, positions)
@@ -306,7 +306,7 @@ def _quantize_function(spec: Spec, lhs: str, rhs: str, side: str) -> Any:
     avals = description["quantized"][position]
     own = lhs if side == "lhs" else rhs
     results = [struct_of(aval) for aval in avals] if avals is not None else [struct_of(own)]
-    call = _library.ffi().ffi_call("aqt_jax_quantize", results, vmap_method="sequential")
+    call = _library.handler("aqt_jax_quantize", results)
     attributes = {"spec": spec.text, "side": side, "other": rhs if side == "lhs" else lhs}
     product = Product(spec, lhs, rhs, description)
     layout = quantize_layout(product, side, position, results, _drawing(description, (position,)))
@@ -342,13 +342,13 @@ def packed(spec: Spec, side: str, lhs: str, rhs: str, qvalue: Any, scales: Seque
         return None, ""
     packed_as, size = panels
     result = jax.ShapeDtypeStruct((size,), jnp.uint8)
-    call = _library.ffi().ffi_call("aqt_jax_pack", result, vmap_method="sequential")
+    call = _library.handler("aqt_jax_pack", result)
     return call(qvalue, *scales, spec=spec.text, side=side, lhs=lhs, rhs=rhs), packed_as
 
 
 @functools.lru_cache(maxsize=1024)
 def _dequantize_function(result: str) -> Any:
-    call = _library.ffi().ffi_call("aqt_jax_dequantize", struct_of(result), vmap_method="sequential")
+    call = _library.handler("aqt_jax_dequantize", struct_of(result))
 
     def batched(_: int, is_batched: Sequence[bool], *arrays: Any) -> Any:
         return _one_by_one(function, is_batched, arrays), True

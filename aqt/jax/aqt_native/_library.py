@@ -60,6 +60,31 @@ def ffi() -> Any:
     return module
 
 
+def handler(name: str, results: Any) -> Any:
+    """A function of arrays and attributes: jax.ffi.ffi_call of a handler of the library."""
+    import jax  # pylint: disable=import-outside-toplevel
+
+    call = ffi().ffi_call(name, results, vmap_method="sequential")
+    if jax.__version_info__ >= (0, 5):
+        return call
+    return lambda *arrays, **attributes: jax.tree_util.tree_map(_same, call(*arrays, **attributes))
+
+
+def _same(x: Any) -> Any:
+    """x, by an operation that XLA does not remove.
+
+    Where a call gives the result of a whole jitted function that also concatenates arrays, as jax.random.split does, the XLA
+    of JAX 0.4 reads the attributes of the call as JSON, and ends the process.
+    """
+    import jax  # pylint: disable=import-outside-toplevel
+    import jax.numpy as jnp  # pylint: disable=import-outside-toplevel
+
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        return x
+    info = jnp.finfo(x.dtype)
+    return jax.lax.reduce_precision(x, exponent_bits=info.nexp, mantissa_bits=info.nmant)
+
+
 def _capsule(pointer: int | None) -> Any:
     make = ctypes.pythonapi.PyCapsule_New
     make.restype = ctypes.py_object

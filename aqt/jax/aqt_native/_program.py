@@ -41,7 +41,7 @@ class Program:
         self.outputs: tuple[Port, ...] = tuple(_port(port) for port in description["outputs"])
         results = [jax.ShapeDtypeStruct(port.shape, port.dtype) for port in self.outputs]
         try:
-            call = _library.ffi().ffi_call("aqt_jax_program", results, vmap_method="sequential")
+            call = _library.handler("aqt_jax_program", results)
         except ValueError as error:  # jax 0.4 has no 64-bit results without jax_enable_x64
             wide = [port for port in self.outputs if np.dtype(port.dtype).itemsize == 8]
             if not wide:

@@ -175,6 +175,13 @@ class Transformations(Case):
         with self.assertRaisesRegex(aqt_native.NotSupportedError, 'no field "nothing"; expected "original", "qwix"'):
             aqt_native.from_textproto("schema: 1", compat="nothing")
 
+    def test_one_result_beside_a_concatenation(self):
+        # JAX 0.4.35 would end the process without the workaround of _library.handler.
+        own = aqt_native.from_textproto('schema: 1 base: "fully_quantized_int8"')
+        x = self.lhs.at[0, 0].set(jnp.nan).at[1, 1].set(-0.0)
+        run = lambda x, y, w: own(jnp.concatenate([x, y]), w, MATMUL)
+        self.same(jax.jit(run)(x, self.lhs, self.rhs), run(x, self.lhs, self.rhs))
+
     def test_another_key_is_another_static_argument(self):
         own = aqt_native.from_textproto(aqt_native.to_textproto(aqt_config.fully_quantized()))
         step = jax.jit(lambda dot_general: with_gradients(dot_general, self.lhs, self.rhs, self.g)[1], static_argnums=0)
