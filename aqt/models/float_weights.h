@@ -3,6 +3,7 @@
 
 // Parameters in f32 from tensors of floats.
 
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
