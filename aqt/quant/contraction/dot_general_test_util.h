@@ -71,6 +71,15 @@ inline Compat WithSomeOfQwix(Choices& random, Compat compat) {
   return compat;
 }
 
+// The fields that are set, for messages.
+inline std::string NamesOf(const Compat& compat) {
+  std::string names;
+  for (const CompatField& field : CompatFields()) {
+    if (compat.*field.member) names += std::string(" ") + std::string(field.name);
+  }
+  return names;
+}
+
 // Equal values: NaN equals NaN, -0 equals +0.
 inline bool SameValues(const Array& a, const Array& b) {
   if (a.aval() != b.aval()) return false;

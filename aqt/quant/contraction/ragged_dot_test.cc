@@ -168,7 +168,8 @@ TEST(RaggedProperty, PlanEqualsReference) {
     const Semantics semantics{.arithmetic = random.Pick({Arithmetic::kXlaCompatible, Arithmetic::kIeee}),
                               .compat = random.OneIn(2) ? Compat{} : WithSomeOfQwix(random, {})};
     SCOPED_TRACE(absl::StrCat("seed ", first_seed + i, ": ", lhs.aval().ToString(), " ", rhs.aval().ToString(), " [",
-                              absl::StrJoin(sizes, ","), "]"));
+                              absl::StrJoin(sizes, ","), "]", NamesOf(semantics.compat)));
+
     const absl::StatusOr<RaggedDotPlan> plan = RaggedDotPlan::Make(config, lhs.aval(), rhs.aval());
     ASSERT_TRUE(plan.ok()) << plan.status();
     const absl::StatusOr<DotGeneralGradients> want =

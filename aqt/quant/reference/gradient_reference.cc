@@ -5,6 +5,8 @@
 #include <optional>
 #include <variant>
 
+#include "aqt/core/dtype.h"
+#include "aqt/quant/numerics/arith.h"
 #include "aqt/quant/numerics/numerics.h"
 #include "aqt/quant/reference/scale_reference.h"
 #include "aqt/quant/tensor/quantizer.h"
@@ -27,10 +29,18 @@ absl::StatusOr<Array> StraightThrough(const Quantizer& quantizer, const ArrayRef
                                       const QTensor& qtensor, const Array& g, const Semantics& semantics) {
   if (!IsQuantized(quantizer.numerics)) return g;
   const auto* integer = std::get_if<IntSymmetric>(&quantizer.numerics);
-  if (integer == nullptr || !integer->clip_gradient || !semantics.compat.clip_gradient_at_bound) {
+  if (integer == nullptr || !qtensor.bias.empty()) {
     return QuantizeGradient(quantizer, x, qtensor, g, semantics.arithmetic);
   }
-  const Value value = FromArray(x);
+  if (!integer->clip_gradient) return g;
+  const Value value = FromArray(x), scale = FromArray(qtensor.scale[0]);
+  if (!semantics.compat.clip_gradient_at_bound) {
+    Value y(internal::Promote(value.dtype, scale.dtype), value.shape);
+    ForEach(value.shape, [&](const Index& i) {
+      y[i] = ScaleOne(semantics, y.dtype, value(i), scale.dtype, scale(i), scale.shape == value.shape);
+    });
+    return NumericsBackward(quantizer.numerics, ToArray(y), g, semantics.arithmetic);
+  }
   const TensorBits bits = MakeTensorBits(quantizer.numerics, value.shape, std::nullopt, semantics.prng_layout);
   const Index shared = SharedAxes(quantizer, x.shape.rank(), axes);
   const Value bounds = MakeBounds(quantizer, value, shared, bits, semantics);

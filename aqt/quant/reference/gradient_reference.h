@@ -16,8 +16,9 @@ namespace aqt::reference {
 // The axes along which scales are shared: `axes`, unless the configuration names others.
 Index SharedAxes(const Quantizer& quantizer, int64_t rank, const Axes& axes);
 
-// QuantizeGradient of g, the gradient of x, whose scales are shared along `axes`. With Compat::clip_gradient_at_bound
-// it is instead g where |x| is at most the bound that the calibration finds, and 0 elsewhere.
+// The gradient of x, whose scales are shared along `axes`, given that of its quantized values, g: QuantizeGradient with
+// all fields of Compat. IntSymmetric with clip_gradient: g where the scaled value was not clipped, or with
+// clip_gradient_at_bound where |x| is at most the bound that the calibration finds, and 0 elsewhere.
 absl::StatusOr<Array> StraightThrough(const Quantizer& quantizer, const ArrayRef& x, const Axes& axes,
                                       const QTensor& qtensor, const Array& g, const Semantics& semantics);
 
