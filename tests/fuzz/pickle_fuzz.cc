@@ -9,7 +9,6 @@
 #include "absl/strings/string_view.h"
 #include "aqt/core/check.h"
 #include "aqt/io/containers/pickle.h"
-#include "aqt/io/containers/torch_file.h"
 #include "aqt/io/tensors/tensor_source.h"
 #include "tests/fuzz/read_container.h"
 
@@ -22,9 +21,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
       AQT_CHECK(tensor.strides.size() == static_cast<size_t>(tensor.shape.rank()));
     }
   }
-  // Version and sizes of types, as every such file has them.
+  // The number that begins a file before PyTorch 1.6, its version and sizes of types.
+  const absl::string_view magic("\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.", 15);
   const absl::string_view begin("\x80\x02M\xe9\x03.\x80\x02}.", 10);
-  const auto source = aqt::OpenFuzzed("x.bin", absl::StrCat(aqt::io::kOldTorchMagic, begin, input));
+  const auto source = aqt::OpenFuzzed("x.bin", absl::StrCat(magic, begin, input));
   if (source != nullptr) aqt::ReadAll(*source);
   return 0;
 }
