@@ -167,7 +167,7 @@ TEST_F(DequantizeTest, AMethodThatCannotBeReadIsNotDequantizedFirst) {
   const absl::Status status = RunConvertJob(fs_, Dequantize(DType::kF32)).status();
   EXPECT_TRUE(absl::IsUnimplemented(status)) << status;
   EXPECT_THAT(std::string(status.message()),
-              HasSubstr("is quantized: it has a quantization_config. The method is not one that can be read"));
+              HasSubstr("is quantized already: it has a quantization_config; its method cannot be read"));
   EXPECT_THAT(std::string(status.message()), Not(HasSubstr("aqt dequantize")));
 }
 

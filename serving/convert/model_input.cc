@@ -157,8 +157,9 @@ absl::Status ModelInput::Dequantize(DType dtype) {
 
 // Something shows that the input is quantized, but in no format that can be read.
 absl::Status ModelInput::UnknownMethod(absl::string_view evidence) const {
-  return absl::UnimplementedError(absl::StrCat(io::PrintableLine(checkpoint_->path()), " is quantized: ", evidence,
-                                               ". The method is not one that can be read; start from the floating "
+  return absl::UnimplementedError(absl::StrCat(io::PrintableLine(checkpoint_->path()),
+                                               " is quantized already: ", evidence,
+                                               "; its method cannot be read, so start from the floating "
                                                "point original"));
 }
 
