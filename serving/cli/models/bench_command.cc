@@ -185,7 +185,7 @@ ReportJson RowJson(const Measurement& row) {
 
 absl::StatusOr<ExitCode> RunBench(const Flags& flags, const io::FileSystem& fs, const Console& console) {
   const Clock::time_point start = Clock::now();
-  AQT_ASSIGN_OR_RETURN(const OpenedModel model, OpenModel(flags, fs, console));
+  AQT_ASSIGN_OR_RETURN(const OpenedModel model, OpenModel(flags, fs, Tables::kRead, console));
   TextEngine* const engine = model.engine.get();
   const double load_seconds = SecondsSince(start);
   AQT_ASSIGN_OR_RETURN(const std::vector<BenchShape> shapes, ShapesOf(flags.shapes, engine->max_length()));

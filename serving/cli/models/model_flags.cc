@@ -27,7 +27,8 @@ void AddModel(CLI::App& command, Flags& flags) {
   AddProgress(command, flags);
 }
 
-absl::StatusOr<OpenedModel> OpenModel(const Flags& flags, const io::FileSystem& fs, const Console& console) {
+absl::StatusOr<OpenedModel> OpenModel(const Flags& flags, const io::FileSystem& fs, Tables tables,
+                                      const Console& console) {
   const std::unique_ptr<Progress> progress = ProgressMaker(flags, console)(BytesToRead(fs, flags.input));
   const ReadProgress counted(fs, *progress, console.interrupted);
   AQT_ASSIGN_OR_RETURN(ModelQuantization quantization, OpenModelQuantization(flags, counted, console));
@@ -35,9 +36,10 @@ absl::StatusOr<OpenedModel> OpenModel(const Flags& flags, const io::FileSystem& 
   options.config = quantization.config;
   options.given = quantization.weights();
   options.engine.threads = flags.threads;
-  // These commands are short. process.cc says what happens if a file is cut off meanwhile.
+  // process.cc says what happens if a mapped file is cut off meanwhile.
   const io::MappedFiles mapped(counted);
-  absl::StatusOr<std::unique_ptr<TextEngine>> engine = TextEngine::Open(mapped, flags.input, options);
+  const io::FileSystem& files = tables == Tables::kMapped ? static_cast<const io::FileSystem&>(mapped) : counted;
+  absl::StatusOr<std::unique_ptr<TextEngine>> engine = TextEngine::Open(files, flags.input, options);
   AQT_RETURN_IF_ERROR(CheckCancelled(console.interrupted));
   AQT_RETURN_IF_ERROR(engine.status());
   OpenedModel model = {*std::move(engine), {}, std::move(quantization.warnings)};

@@ -171,7 +171,7 @@ absl::StatusOr<ExitCode> RunModel(const Flags& flags, const io::FileSystem& fs, 
   AQT_ASSIGN_OR_RETURN(const models::Architecture architecture, models::ReadArchitecture(fs, flags.input));
   AQT_ASSIGN_OR_RETURN(const std::vector<GivenText> given,
                        GivenTexts(texts, architecture.head.has_value() ? &*architecture.head : nullptr, flags));
-  AQT_ASSIGN_OR_RETURN(const OpenedModel model, OpenModel(flags, fs, console));
+  AQT_ASSIGN_OR_RETURN(const OpenedModel model, OpenModel(flags, fs, Tables::kMapped, console));
   int64_t bytes = 0;
   for (const GivenText& text : given) bytes += text.bytes();
   Answers answers(flags, console, model);
