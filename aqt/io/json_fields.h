@@ -52,6 +52,8 @@ class JsonFields {
 
   // Adds a mistake of this field.
   void Fail(absl::string_view key, absl::string_view expected);
+  // Adds a mistake of an object in this one, if it is one.
+  void Add(const absl::Status& mistake) { status_.Update(mistake); }
   const absl::Status& status() const { return status_; }
   // The keys that nothing has asked for, in the order of the text.
   std::vector<std::string> Unread() const;

@@ -83,7 +83,7 @@ std::vector<std::string> ConfigFields::Numbered(const std::string& name) {
 }
 
 void ConfigFields::Refuse(const std::string& name, absl::string_view expected) {
-  if (status_.ok()) fields_.Fail(name, absl::StrCat("expected ", expected));
+  fields_.Fail(name, absl::StrCat("expected ", expected));
 }
 
 int64_t ConfigFields::Count(const std::string& name, std::optional<int64_t> otherwise) {

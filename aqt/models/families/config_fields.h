@@ -54,14 +54,12 @@ class ConfigFields {
   bool Has(const std::string& name) const { return fields_.Has(name); }  // there, and not null
   const std::string& source() const { return fields_.where(); }
   // Adds an error, if it is one: that of an object of this one.
-  void Add(const absl::Status& status) {
-    if (fields_.status().ok()) status_.Update(status);
-  }
+  void Add(const absl::Status& status) { fields_.Add(status); }
   // Adds an error: the field is not what is expected, "a number above 0".
   void Refuse(const std::string& name, absl::string_view expected);
 
   // The first error so far.
-  const absl::Status& status() const { return status_.ok() ? fields_.status() : status_; }
+  const absl::Status& status() const { return fields_.status(); }
   // The first error; then Unimplemented, naming all of them, if there are fields that were not read and that are not
   // known to leave the result as it is (dropout, labels, dtype, versions, ...).
   absl::Status Finish() const;
@@ -72,7 +70,6 @@ class ConfigFields {
 
   std::shared_ptr<const io::JsonValue> object_;
   io::JsonFields fields_;
-  absl::Status status_;  // of objects in this one, while this one is right
 };
 
 }  // namespace aqt::models
