@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "aqt/core/status_macros.h"
-#include "serving/http/api/json_body-inl.h"
 
 namespace aqt::serving {
 namespace {
@@ -16,15 +15,6 @@ CallOptions WithTimeout(const ApiContext& context, absl::Time begin) {
   CallOptions call = context.call;
   call.deadline = std::min(call.deadline, begin + context.options.timeout);
   return call;
-}
-
-bool IsUtf8(absl::string_view text) {
-  try {
-    AnswerJson(text).dump();  // which checks it
-    return true;
-  } catch (const AnswerJson::type_error&) {
-    return false;
-  }
 }
 
 }  // namespace
@@ -67,12 +57,9 @@ absl::StatusOr<std::vector<NamedTensor>> RunTensors(const ApiContext& context, c
 absl::Status CheckText(const ApiOptions& options, absl::string_view text, absl::string_view where) {
   if (text.empty()) return absl::InvalidArgumentError(absl::StrCat(where, " is empty, expected a text"));
   const int64_t bytes = static_cast<int64_t>(text.size());
-  if (bytes > options.max_text_bytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(where, " has ", bytes, " bytes, expected at most ", options.max_text_bytes));
-  }
-  if (!IsUtf8(text)) return absl::InvalidArgumentError(absl::StrCat(where, " is not UTF-8"));
-  return absl::OkStatus();
+  if (bytes <= options.max_text_bytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(where, " has ", bytes, " bytes, expected at most ", options.max_text_bytes));
 }
 
 absl::string_view TaskText(ModelTask task) {

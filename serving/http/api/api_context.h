@@ -47,7 +47,7 @@ absl::StatusOr<std::vector<TextOutput>> RunTexts(const ApiContext& context, cons
 absl::StatusOr<std::vector<NamedTensor>> RunTensors(const ApiContext& context, const std::string& name,
                                                     const ServedModel& model, const std::vector<NamedTensor>& inputs);
 
-// InvalidArgument, naming `where`, if a text is empty, too long or not UTF-8.
+// InvalidArgument, naming `where`, if a text is empty or too long.
 absl::Status CheckText(const ApiOptions& options, absl::string_view text, absl::string_view where);
 
 // The model of a request, with this task. The errors of ModelRepository::Find; InvalidArgument for another task.

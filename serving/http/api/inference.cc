@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/io/json.h"
 #include "aqt/io/printable.h"
 #include "serving/http/api/json_body-inl.h"
 
@@ -51,7 +52,10 @@ absl::StatusOr<std::vector<TextInput>> TextsOf(const ApiContext& context, const 
   }
   std::vector<TextInput> texts;
   for (size_t i = 0; i < tensor.strings.size(); ++i) {
-    AQT_RETURN_IF_ERROR(CheckText(context.options, tensor.strings[i], absl::StrCat("string ", i, " of 'text'")));
+    const std::string where = absl::StrCat("string ", i, " of 'text'");
+    AQT_RETURN_IF_ERROR(CheckText(context.options, tensor.strings[i], where));
+    // Tensors of bytes can hold anything.
+    if (!io::JsonQuote(tensor.strings[i]).ok()) return absl::InvalidArgumentError(where + " is not UTF-8");
     if (pairs && i % 2 == 1) {
       texts.back().second = tensor.strings[i];
     } else {
