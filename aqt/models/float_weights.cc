@@ -58,7 +58,7 @@ absl::Status FloatReader::NotFinite(const io::TensorInfo& tensor) const {
                                           "for float32; copy or download the file again"));
 }
 
-// Of a tensor in f32. Needs little memory.
+// Checks a tensor in f32 part by part.
 absl::Status FloatReader::CheckFinite(const io::TensorInfo& tensor) const {
   std::vector<float> part(static_cast<size_t>(std::min<int64_t>(tensor.shape.num_elements(), 1 << 18)));
   for (int64_t at = 0; at < tensor.shape.num_elements(); at += static_cast<int64_t>(part.size())) {
