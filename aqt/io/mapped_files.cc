@@ -5,10 +5,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <string>
+
+#include "absl/status/statusor.h"
+
 namespace aqt::io {
 
 std::shared_ptr<const void> MappedFiles::Map(absl::string_view path, int64_t offset, int64_t bytes) const {
-  const absl::StatusOr<FileInfo> info = fs_.Stat(path);
+  const absl::StatusOr<FileInfo> info = fs().Stat(path);
   if (!info.ok() || info->kind != FileKind::kRegular) return nullptr;
   if (offset < 0 || bytes < 1 || offset > info->size || bytes > info->size - offset) return nullptr;
   const int fd = ::open(std::string(path).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);

@@ -31,7 +31,7 @@ class CountedFile final : public io::RandomAccessFile {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<io::RandomAccessFile>> ReadProgress::OpenForReading(absl::string_view path) const {
-  AQT_ASSIGN_OR_RETURN(std::unique_ptr<io::RandomAccessFile> file, fs_.OpenForReading(path));
+  AQT_ASSIGN_OR_RETURN(std::unique_ptr<io::RandomAccessFile> file, fs().OpenForReading(path));
   return std::make_unique<CountedFile>(std::move(file), progress_, interrupted_);
 }
 
