@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "aqt/core/status_macros.h"
-#include "aqt/kernels/quantize/decode_small_floats.h"
+#include "aqt/kernels/small_floats/decode_small_floats.h"
 #include "aqt/quant/weights/stored_values.h"
 #include "aqt/stored/stored_format.h"
 

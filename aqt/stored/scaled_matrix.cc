@@ -12,7 +12,7 @@
 #include "aqt/core/check.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/status_macros.h"
-#include "aqt/kernels/quantize/decode_small_floats.h"
+#include "aqt/kernels/small_floats/decode_small_floats.h"
 #include "aqt/quant/weights/stored_values.h"
 
 namespace aqt::stored {

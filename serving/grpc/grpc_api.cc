@@ -12,7 +12,7 @@
 #include "serving/grpc/infer_messages.h"
 #include "serving/grpc/open_inference.pb.h"
 #include "serving/http/api/inference.h"
-#include "serving/http/api/served_model.h"
+#include "serving/http/models/served_model.h"
 #include "serving/tools/version.h"
 
 namespace aqt::serving {

@@ -17,8 +17,8 @@
 #include "gtest/gtest.h"
 #include "serving/grpc/infer_messages.h"
 #include "serving/grpc/open_inference.pb.h"
-#include "serving/http/api/fake_model_testing.h"
 #include "serving/http/api/http_api.h"
+#include "serving/http/models/fake_model_testing.h"
 
 namespace aqt::serving {
 namespace {

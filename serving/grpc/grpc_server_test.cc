@@ -30,8 +30,8 @@
 #include "grpcpp/support/sync_stream.h"
 #include "gtest/gtest.h"
 #include "serving/grpc/open_inference.pb.h"
-#include "serving/http/api/fake_model_testing.h"
 #include "serving/http/api/http_api.h"
+#include "serving/http/models/fake_model_testing.h"
 #include "serving/http/wire/listen.h"
 
 namespace aqt::serving {

@@ -6,8 +6,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "serving/grpc/grpc_server.h"
-#include "serving/http/api/fake_model_testing.h"
 #include "serving/http/api/http_api.h"
+#include "serving/http/models/fake_model_testing.h"
 
 namespace aqt::serving {
 namespace {

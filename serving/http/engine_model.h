@@ -13,7 +13,7 @@
 #include "aqt/models/folder_weights.h"
 #include "aqt/transforms/quantize/inject.h"
 #include "serving/engine/engine.h"
-#include "serving/http/api/served_model.h"
+#include "serving/http/models/served_model.h"
 
 namespace aqt::serving {
 

@@ -12,7 +12,7 @@
 #include "aqt/core/status_macros.h"
 #include "aqt/io/printable.h"
 #include "serving/http/api/http_api.h"
-#include "serving/http/api/model_repository.h"
+#include "serving/http/models/model_repository.h"
 #include "serving/http/wire/workers.h"
 #include "serving/tools/exit_code.h"
 

@@ -9,8 +9,8 @@
 #include "absl/strings/string_view.h"
 #include "aqt/core/check.h"
 #include "nlohmann/json.hpp"
-#include "serving/http/api/fake_model_testing.h"
 #include "serving/http/api/http_api.h"
+#include "serving/http/models/fake_model_testing.h"
 
 namespace {
 

@@ -8,7 +8,7 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "aqt/core/status_macros.h"
-#include "aqt/io/containers/part_file.h"
+#include "aqt/io/archives/part_file.h"
 #include "aqt/io/json.h"
 
 namespace aqt::io {

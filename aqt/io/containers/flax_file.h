@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "aqt/io/containers/zip.h"
+#include "aqt/io/archives/zip.h"
 #include "aqt/io/file.h"
 #include "aqt/io/tensors/tensor_source.h"
 

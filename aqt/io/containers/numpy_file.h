@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "aqt/core/shape.h"
-#include "aqt/io/containers/zip.h"
+#include "aqt/io/archives/zip.h"
 #include "aqt/io/file.h"
 #include "aqt/io/tensors/tensor_source.h"
 #include "aqt/io/tensors/tensor_spec.h"

@@ -13,11 +13,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "aqt/core/status_macros.h"
-#include "aqt/io/containers/bytes.h"
+#include "aqt/io/archives/bytes.h"
+#include "aqt/io/archives/zip.h"
 #include "aqt/io/containers/flax_file.h"
 #include "aqt/io/containers/numpy_file.h"
 #include "aqt/io/containers/torch_file.h"
-#include "aqt/io/containers/zip.h"
 
 namespace aqt::io {
 namespace {

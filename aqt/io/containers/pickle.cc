@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "aqt/core/status_macros.h"
-#include "aqt/io/containers/bytes.h"
+#include "aqt/io/archives/bytes.h"
 #include "aqt/io/json.h"
 
 namespace aqt::io {

@@ -10,9 +10,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "aqt/core/status_macros.h"
-#include "aqt/io/containers/bytes.h"
+#include "aqt/io/archives/bytes.h"
+#include "aqt/io/archives/part_file.h"
 #include "aqt/io/containers/container_source.h"
-#include "aqt/io/containers/part_file.h"
 #include "aqt/io/containers/pickle.h"
 #include "aqt/io/json.h"
 

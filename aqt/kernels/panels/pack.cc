@@ -17,7 +17,7 @@
 #include "aqt/kernels/quantize/absmax.h"
 #include "aqt/kernels/quantize/hadamard.h"
 #include "aqt/kernels/quantize/quantize.h"
-#include "aqt/kernels/quantize/quantize_fp8.h"
+#include "aqt/kernels/small_floats/quantize_fp8.h"
 
 namespace aqt::kernels {
 namespace {

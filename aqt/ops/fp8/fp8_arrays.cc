@@ -20,7 +20,7 @@
 #include "aqt/kernels/gemm/gemm.h"
 #include "aqt/kernels/panels/panel_format.h"
 #include "aqt/kernels/quantize/absmax.h"
-#include "aqt/kernels/quantize/quantize_fp8.h"
+#include "aqt/kernels/small_floats/quantize_fp8.h"
 #include "aqt/quant/config/call_options.h"
 #include "aqt/quant/contraction/engine/contract.h"
 #include "aqt/quant/contraction/engine/workspace.h"

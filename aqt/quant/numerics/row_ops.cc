@@ -12,7 +12,7 @@
 #include "aqt/core/machine/target.h"
 #include "aqt/kernels/panels/decode.h"
 #include "aqt/kernels/quantize/absmax.h"
-#include "aqt/kernels/quantize/quantize_fp8.h"
+#include "aqt/kernels/small_floats/quantize_fp8.h"
 #include "aqt/quant/numerics/arith.h"
 
 namespace aqt::internal {

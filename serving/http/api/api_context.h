@@ -11,8 +11,8 @@
 #include "absl/time/time.h"
 #include "serving/http/api/access_log.h"
 #include "serving/http/api/metrics.h"
-#include "serving/http/api/model_repository.h"
-#include "serving/http/api/served_model.h"
+#include "serving/http/models/model_repository.h"
+#include "serving/http/models/served_model.h"
 
 namespace aqt::serving {
 

@@ -10,7 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "serving/http/api/fake_model_testing.h"
+#include "serving/http/models/fake_model_testing.h"
 #include "serving/http/wire/request_parser.h"
 
 namespace aqt::serving {

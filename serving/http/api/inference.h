@@ -15,8 +15,8 @@
 #include "absl/strings/string_view.h"
 #include "serving/http/api/api_context.h"
 #include "serving/http/api/infer_request.h"
-#include "serving/http/api/model_repository.h"
-#include "serving/http/api/served_model.h"
+#include "serving/http/models/model_repository.h"
+#include "serving/http/models/served_model.h"
 
 namespace aqt::serving {
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "serving/http/api/served_model.h"
+#include "serving/http/models/served_model.h"
 #include "serving/http/wire/http_server.h"
 
 namespace aqt::serving {

@@ -36,6 +36,7 @@ class RealTree(unittest.TestCase):
 
     def test_dependencies(self):
         self.assertEqual(check_deps.problems(arrows.ROOT), [])
+        self.assertEqual(check_deps.unused(arrows.ROOT), [])
 
     def test_the_tree_was_read(self):
         targets = build_files.read_tree(arrows.ROOT)
@@ -120,12 +121,13 @@ class Arrows(unittest.TestCase):
                  "text": "config numerics tensor", "contraction": "config numerics tensor",
                  "reference": "config numerics tensor contraction"}
         convert = "tools formats families plan convert"
-        http = "tools engine http/wire http/api http"
+        http = "tools engine http/wire http/models http/api http"
         checkpoints = f"{convert} compare gguf cli/flags cli/checkpoints"
         programs = f"{convert} engine cli/flags cli/programs"
         serving = {"tools": "", "formats": "tools", "families": "tools formats", "plan": "tools formats families",
                    "convert": "tools formats families plan", "compare": convert, "gguf": convert,
-                   "engine": "tools", "http/wire": "", "http/api": "tools http/wire", "http": http, "grpc": http,
+                   "engine": "tools", "http/wire": "", "http/models": "tools http/wire", "http/api": "tools http/wire http/models",
+                   "http": http, "grpc": http,
                    "cli/flags": convert, "cli/help": f"{convert} cli/flags", "cli/checkpoints": checkpoints, "cli/programs": programs,
                    "cli/models": f"{programs} {http} grpc",
                    "cli": f"{checkpoints} {programs} {http} grpc cli/help cli/models",
@@ -227,6 +229,20 @@ class CheckDeps(unittest.TestCase):
         source = '#include "configs/q.pb.h"\n'
         self.assertEqual(self.problems(source, [], configs), ["//aqt/io:a: aqt/io/a.cc includes configs/q.pb.h; add //configs:q_cc_proto"])
         self.assertEqual(self.problems(source, ["//configs:q_cc_proto"], configs), [])
+
+    def test_unused(self):
+        core = {"aqt/core/BUILD.bazel": library("x") + library("y"), "aqt/core/x.h": "", "aqt/core/y.h": "", "aqt/io/a.h": ""}
+        def unused(source, deps, extra):
+            files = {"aqt/io/BUILD.bazel": library("a", deps), "aqt/io/a.cc": source, **extra}
+            return check_deps.unused(Tree(self, files).root)
+        absl = "@com_google_absl//absl/types:span"
+        source = '#include "aqt/core/x.h"\n'
+        self.assertEqual(unused(source, ["//aqt/core:x", "//aqt/core:y", absl], core),
+                         ["//aqt/io:a: no source includes a header of //aqt/core:y; remove it",
+                          f"//aqt/io:a: no source includes a header of {absl}; remove it"])
+        self.assertEqual(unused(source + '#include "absl/types/span.h"\n', ["//aqt/core:x", absl, "@zlib"], core), [])
+        del core["aqt/io/a.h"]  # made by a rule: nobody knows what it includes
+        self.assertEqual(unused(source, ["//aqt/core:x", "//aqt/core:y"], core), [])
 
 
 if __name__ == "__main__":
