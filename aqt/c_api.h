@@ -350,8 +350,8 @@ void aqt_program_free(aqt_program* program);
 typedef struct aqt_embedder aqt_embedder;
 typedef struct aqt_embedder_options {
   size_t struct_size;
-  // Of configs/presets/convert, for weights as `aqt convert` writes them: "w8a8_dynamic"; or of configs/presets/inject:
-  // "int8_all".
+  // A preset of configs/presets/convert ("w8a8_dynamic") quantizes weights as `aqt convert` does; one of
+  // configs/presets/inject ("int8_all") quantizes products.
   const char* preset;
   const char* config;       // or a textproto of aqt.config.Inject; neither: as the folder stores its weights
   const char* calibration;  // the path of a file of ranges, for presets of `aqt convert` with static ones; NULL: none

@@ -328,7 +328,7 @@ Result Infer(const ScatterAddOp& op, Avals in) {
   const Shape &indices = in[0].shape, &updates = in[1].shape;
   AQT_RETURN_IF_ERROR(ExpectArithmetic(in[1]));
   if (op.axis < 0 || op.axis + indices.rank() > updates.rank()) {
-    return Invalid("axis ", op.axis, " and the ", indices.rank(), " axes of the indices do not lie in the updates ",
+    return Invalid("axis ", op.axis, " and the ", indices.rank(), " axes of the indices do not fit in the updates ",
                    in[1].ToString());
   }
   Aval out{in[1].dtype, Shape(updates.extents().first(op.axis))};

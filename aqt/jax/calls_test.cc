@@ -204,7 +204,7 @@ TEST(Handlers, AnswerForMetadata) {
   EXPECT_EQ(metadata.version.minor_version, 1);
 }
 
-// Exact: packing ahead of time changes no bit, wherever the panels lie in memory.
+// Exact: packing ahead of time changes no bit, for any address of the panels.
 TEST(Handlers, ServeAPackedWeight) {
   const Array lhs = Numbers({5, 12}, 1), rhs = Numbers({12, 7}, 2);
   const DotGeneralPlan plan = *DotGeneralPlan::Make(*DotGeneralFromText(kText), lhs.aval(), rhs.aval(), MatMulDims());

@@ -10,7 +10,7 @@
 
 namespace aqt::jax {
 
-// Of a contraction. `spec` is that of contraction_spec.h; `lhs` and `rhs` are dtypes and shapes, "f32[2,3]".
+// Describes a contraction. `spec` is that of contraction_spec.h; `lhs` and `rhs` are dtypes and shapes, "f32[2,3]".
 //
 //   {"out": "f32[2,4]",
 //    "residuals": [{"side": "lhs", "kind": "qvalue", "aval": "s8[2,3]"}, ...],   kind: value, qvalue, scale, mask
@@ -26,7 +26,7 @@ namespace aqt::jax {
 absl::StatusOr<std::string> DescribeContraction(absl::string_view spec, absl::string_view lhs, absl::string_view rhs,
                                                 bool forward_only);
 
-// Of a saved program.
+// Describes a saved program.
 //
 //   {"digest": "0123456789abcdef",
 //    "inputs": [{"kind": "param", "path": "mlp/kernel", "aval": "f32[2,3]"}, ...], "outputs": [...]}

@@ -52,7 +52,7 @@ class CodedWeights {
     bool static_input = false;
     std::vector<std::string> scopes;
   };
-  // How a weight lies in its product.
+  // The axes of a weight in its product.
   struct Layout;
 
   std::string AddTable(const nn::WeightPlace& place, const stored::WeightCodes& codes);

@@ -49,7 +49,7 @@ int64_t NumFrozen(const EncoderModel& model) {
 struct Case {
   const char* folder;
   DType values;
-  // Of the difference that quantization makes: the share that may separate two correct programs. Weight-only products
+  // The share of the difference that quantization makes which may separate two correct programs. Weight-only products
   // differ by rounding (1e-6 of the result, where quantization makes 0.05). Where inputs are quantized to integers, a
   // program stops at -127 where the package reaches -128. One of 24 inputs then differs by a step, which counts as much
   // as the roundings of all others: 0.93 of the difference, computed in PyTorch. Inputs in 8-bit floats are rounded the

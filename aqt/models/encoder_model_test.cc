@@ -170,7 +170,7 @@ SlotValues WithOtherPadding(const Recorded& recorded, const EncoderFacts& facts)
   return inputs;
 }
 
-// Of arrays [batch, length, ...] only the tokens that count.
+// Arrays [batch, length, ...] are compared only in the tokens that count.
 bool BitsAreEqual(const Array& a, const Array& b, const Array& lengths) {
   if (a.aval() != b.aval() || a.shape().rank() != 3) return BitEqual(a, b);
   const int64_t length = a.shape()[1], width = a.shape()[2];

@@ -60,7 +60,7 @@ absl::StatusOr<Array> Unpack(absl::Span<const uint8_t> bytes, const BitPacking& 
   const int64_t n = aval.shape.num_elements(), element_size = SizeOf(aval.dtype);
   const Codes codes = CodesOf(aval.dtype, packing.bits);
   if (const int64_t used = n * packing.bits % 8; used != 0 && bytes.back() >> used != 0) {
-    return absl::DataLossError("has bits behind its last element");
+    return absl::DataLossError("has bits past its last element");
   }
   ArrayBuilder values = ArrayBuilder::ForOverwrite(aval);
   std::vector<double> block, back;

@@ -50,9 +50,9 @@ struct NativeFile {
 // 64 bits of the text of a configuration (FNV-1a), as 16 hexadecimal digits.
 std::string ConfigDigest(absl::string_view config_text);
 
-// Writes a file, atomically. The same contents give the same bytes. InvalidArgument, naming the weight, if a value has
-// no code of so many bits, the parts do not fit together, or a key of the metadata or the name of a tensor belongs to
-// the format; AlreadyExists unless `overwrite`; otherwise the errors of io::SafetensorsWriter.
+// Writes a file, atomically. The same contents give the same bytes. InvalidArgument, naming the weight, if a value does
+// not fit its number of bits, the parts do not fit together, or a key of the metadata or the name of a tensor belongs
+// to the format; AlreadyExists unless `overwrite`; otherwise the errors of io::SafetensorsWriter.
 absl::Status WriteNative(const io::FileSystem& fs, absl::string_view path, const NativeFile& file,
                          bool overwrite = false);
 
@@ -80,7 +80,7 @@ class NativeReader {
   // Without the keys of the format.
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
-  // NotFound; DataLoss if the data have bits behind the last element, or values that the dtype cannot hold; the errors
+  // NotFound; DataLoss if the data have bits past the last element, or values that the dtype cannot hold; the errors
   // of the source.
   absl::StatusOr<NativeWeight> ReadWeight(const std::string& name) const;
   // Empty if there is none.

@@ -1,8 +1,8 @@
 #ifndef AQT_STORED_SCALED_MATRIX_H_
 #define AQT_STORED_SCALED_MATRIX_H_
 
-// Private to this folder: weights that are stored row by row, as codes with scales, and perhaps zero points, beside
-// them. This is what most formats are.
+// Private to this folder: weights stored row by row, as codes with scales and possibly zero points. Most formats are of
+// this kind.
 
 #include <cstdint>
 #include <memory>

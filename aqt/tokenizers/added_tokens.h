@@ -39,7 +39,7 @@ class AddedTokenFinder {
   // InvalidArgument for two tokens with one text, or an empty one.
   static absl::StatusOr<AddedTokenFinder> Make(std::vector<std::pair<AddedToken, std::u32string>> tokens);
 
-  // Appends to `out` the parts of text[0, text.size()): tokens, and what lies between.
+  // Appends to `out` the parts of text[0, text.size()): tokens, and the text between them.
   void Split(const Text& text, std::vector<Piece>& out) const;
   bool empty() const { return tokens_.empty(); }
 

@@ -51,7 +51,7 @@ absl::StatusOr<Program> Pipeline::Run(const Program& program, const Observer& ob
     if (stage.kind == StageKind::kDce) continue;
     if (last != nullptr && stage.kind < last->kind) {
       return absl::InvalidArgumentError(absl::StrCat("pipeline: stage \"", stage.name, "\" (", ToString(stage.kind),
-                                                     ") stands behind \"", last->name, "\" (", ToString(last->kind),
+                                                     ") comes after \"", last->name, "\" (", ToString(last->kind),
                                                      "); the order is amp, inject, grad, scalify, expand, fold"));
     }
     last = &stage;

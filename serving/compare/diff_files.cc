@@ -52,7 +52,7 @@ void DiffValues(const std::string& key, const ReportJson* a, const ReportJson* b
   }
 }
 
-// Of two config.json, or of the quantization_config alone.
+// Compares two config.json, or the quantization_config alone.
 absl::Status DiffConfigs(const io::FileSystem& fs, const io::Checkpoint& a, const io::Checkpoint& b,
                          std::vector<ConfigDiff>& diffs) {
   if (a.is_folder() && b.is_folder()) {

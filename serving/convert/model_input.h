@@ -77,7 +77,7 @@ class ModelInput {
   absl::Status Split();
   // The same; InvalidArgument if there are such tensors and their layout is not known.
   absl::Status NeedSplit();
-  // The same as Split, if `output` lacks such a tensor: a conversion has split it.
+  // The same as Split if `output` lacks the fused tensor, because a conversion has split it.
   absl::Status SplitLike(const io::TensorSource& output);
   // Undoes Split.
   void Unsplit() { use_split_ = false; }

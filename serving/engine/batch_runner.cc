@@ -30,7 +30,7 @@ struct Pieces {
     has_length = port.length_axis >= 0;
   }
   bool has_length = false;
-  // Of one piece.
+  // The size of one piece.
   int64_t BytesOf(int64_t length) const { return has_length ? length * bytes : bytes; }
 };
 

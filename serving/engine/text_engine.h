@@ -1,7 +1,7 @@
 #ifndef AQT_SERVING_ENGINE_TEXT_ENGINE_H_
 #define AQT_SERVING_ENGINE_TEXT_ENGINE_H_
 
-// A text encoder's folder behind an engine:
+// An engine for the folder of a text encoder:
 //
 //   AQT_ASSIGN_OR_RETURN(const std::unique_ptr<TextEngine> engine, TextEngine::Open(fs, "all-MiniLM-L6-v2"));
 //   AQT_ASSIGN_OR_RETURN(const TextAnswer answer, engine->Run({.text = "a sentence"}));

@@ -153,7 +153,7 @@ class Splitter {
     for (int64_t expert = 0; expert < fused.experts(); ++expert) {
       for (int64_t part = 0; part < fused.parts(); ++part) {
         const std::string name = absl::StrCat(module, ".", expert, ".", fused.layout->parts[part]);
-        // Of the first output, and from one output to the next.
+        // The position of the first output, and the distance from one output to the next.
         const int64_t first = fused.layout->interleaved ? part : part * of_part;
         const int64_t step = fused.layout->interleaved ? fused.parts() : 1;
         weights.push_back({absl::StrCat(name, kWeight),

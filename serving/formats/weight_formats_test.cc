@@ -38,7 +38,7 @@ WeightScheme Microscaled(int bits, ScaleType scale_type) {
   return scheme;
 }
 
-// Of NVFP4.
+// The options of an NVFP4 weight.
 compressed_tensors::Options WithGlobalScale() {
   compressed_tensors::Options options;
   options.global_scale = 24.75f;

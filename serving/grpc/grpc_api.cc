@@ -19,7 +19,7 @@ namespace aqt::serving {
 namespace {
 
 constexpr char kService[] = "/inference.GRPCInferenceService/";
-// Of the requests of all methods but ModelInfer, which have a few names.
+// The limit for requests of all methods but ModelInfer: they hold a few names.
 constexpr size_t kMaxControlBytes = 64 << 10;
 
 absl::Status CheckVersion(absl::string_view version) {

@@ -1,7 +1,7 @@
 #ifndef AQT_SERVING_HTTP_ENGINE_MODEL_H_
 #define AQT_SERVING_HTTP_ENGINE_MODEL_H_
 
-// Models of files behind engines, for the protocols.
+// Engines of model folders and programs, as the protocols see them.
 
 #include <functional>
 #include <memory>

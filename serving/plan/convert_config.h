@@ -22,7 +22,7 @@ namespace aqt::serving {
 // How to treat a fused group if a rule's scheme would apply to only a part of it.
 enum class OnSplitGroup : uint8_t { kWarn, kKeepFloat, kQuantize };
 
-// What becomes of tensors that hold all experts of a layer (aqt.config.Experts).
+// How to write tensors that hold all experts of a layer (aqt.config.Experts).
 enum class Experts : uint8_t { kAuto, kSplit, kKeep };
 
 struct ConfigRule {

@@ -2,7 +2,7 @@
 #define AQT_SERVING_PLAN_FUSED_GROUPS_H_
 
 // Modules that servers merge when they load a model: q, k and v; gate and up; all parts of all experts of a layer. All
-// modules of such a group need the same scheme, or none.
+// modules of a group need the same scheme, or none.
 
 #include <string>
 #include <vector>

@@ -188,7 +188,7 @@ Decision RuleSet::NoCandidate(const io::TensorSpec& tensor) {
                        experts_.why_kept.empty() ? "" : "; ", experts_.why_kept);
     }
   }
-  // An entry of the ignore list may name such a tensor; then it counts as used.
+  // An entry of the ignore list that names this tensor counts as used.
   FindIgnore(tensor.name, ParentOf(tensor.name));
   return decision;
 }

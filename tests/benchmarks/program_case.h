@@ -19,7 +19,7 @@ struct ProgramCase {
   std::vector<Array> args;
   int updated = 0;  // this many outputs use the memory of the first arguments
 
-  // Of all arguments and outputs.
+  // The bytes of all arguments and outputs.
   int64_t bytes() const;
 };
 

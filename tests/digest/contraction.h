@@ -79,7 +79,7 @@ struct Use {
   bool observed = false;
   bool own_product = false;  // Runtime::product
   bool want_dlhs = true, want_drhs = true;
-  // How the arrays lie in memory: see Placed.
+  // The memory layout of the arrays: see Placed.
   int lhs_layout = 0, rhs_layout = 0, g_layout = 0, out_layout = 0, gradient_layout = 0;
   Semantics semantics = {};
 

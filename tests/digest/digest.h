@@ -32,7 +32,7 @@ struct GroupDigest {
   int64_t refused = 0;      // cases whose every configuration Make refused
   int64_t refusals = 0;     // configurations that it refused
   uint64_t everywhere = 0;  // of the fields of Level 1
-  // Of the fields of Level 2: the name of EqualTargets -> digest. Only of targets that this machine has.
+  // The fields of Level 2: the name of EqualTargets -> digest, for the targets that this machine has.
   std::map<std::string, uint64_t> on_targets = {};
   // Fields that depend on the number of threads, or on the target although they should not.
   std::vector<std::string> problems = {};

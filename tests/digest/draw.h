@@ -61,7 +61,7 @@ TensorConfig DrawTensor(Draw& draw, const Style& style);
 DotGeneralConfig DrawConfig(Draw& draw, const Style& style, const DotDims& dims, int64_t lhs_rank, int64_t rhs_rank);
 // One of the configurations that users know by name.
 DotGeneralConfig DrawNamedConfig(Draw& draw);
-// Of a ragged contraction.
+// A configuration of a ragged contraction.
 DotGeneralConfig DrawRaggedConfig(Draw& draw);
 
 // An arithmetic and a Compat; the layout of keys stays the default one.

@@ -1,4 +1,4 @@
-// Input: a complete file of flax in msgpack, perhaps a serving tree of AQT.
+// Input: a complete file of flax in msgpack. It may be a serving tree of AQT.
 
 #include <cstddef>
 #include <cstdint>

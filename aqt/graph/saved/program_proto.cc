@@ -509,27 +509,27 @@ absl::StatusOr<Program> Loader::Load(absl::string_view bytes) const {
   int64_t number = -1;
   size_t at = kHeader;
   while (last != SavedRecord::kEnd) {
-    const auto behind = [&] {
-      return number < 0 ? std::string("behind the header") : absl::StrCat("behind ", NameOf(last), " ", number);
+    const auto place = [&] {
+      return number < 0 ? std::string("after the header") : absl::StrCat("after ", NameOf(last), " ", number);
     };
     if (bytes.size() - at < kFrame || bytes.size() - at - kFrame < ReadU32(bytes.substr(at))) {
-      return Corrupt("byte ", at, ", ", behind(), ": the file ends within a record");
+      return Corrupt("byte ", at, ", ", place(), ": the file ends within a record");
     }
     const absl::string_view message = bytes.substr(at + kFrame, ReadU32(bytes.substr(at)));
     SavedRecord record;
     if (Crc32(message) != ReadU32(bytes.substr(at + 4)) ||
         !record.ParseFromArray(message.data(), static_cast<int>(message.size()))) {
-      return Corrupt("byte ", at, ", ", behind(), ": the bytes of the record were altered");
+      return Corrupt("byte ", at, ", ", place(), ": the bytes of the record were altered");
     }
     const size_t known = record.ByteSizeLong();
     record.DiscardUnknownFields();
     if (record.ByteSizeLong() != known) {
-      return absl::UnimplementedError(absl::StrCat("byte ", at, ", ", behind(),
+      return absl::UnimplementedError(absl::StrCat("byte ", at, ", ", place(),
                                                    ": the record has fields that this version does not know; read the "
                                                    "file with the version that wrote it"));
     }
     if (record.record_case() < last) {
-      return Corrupt("byte ", at, ", ", behind(), ": ", NameOf(record.record_case()), " is out of order");
+      return Corrupt("byte ", at, ", ", place(), ": ", NameOf(record.record_case()), " is out of order");
     }
     number = record.record_case() == last ? number + 1 : 0;
     last = record.record_case();

@@ -262,10 +262,10 @@ TEST(ProgramProtoTest, NonsenseScopesAndEndsAreNamed) {
 TEST(ProgramProtoTest, WrongOrdersAndVersionsAreNamed) {
   std::vector<SavedRecord> swapped = RecordsOfSmall();
   std::swap(swapped[FindEquation("pad")], swapped[FindInput()]);
-  EXPECT_THAT(LoadProgram(Written(swapped)), FailsWith(kDataLoss, {"behind equation 0: input is out of order"}));
+  EXPECT_THAT(LoadProgram(Written(swapped)), FailsWith(kDataLoss, {"after equation 0: input is out of order"}));
   swapped = RecordsOfSmall();
   swapped.pop_back();
-  EXPECT_THAT(LoadProgram(Written(swapped)), FailsWith(kDataLoss, {"behind output ", "ends within a record"}));
+  EXPECT_THAT(LoadProgram(Written(swapped)), FailsWith(kDataLoss, {"after output ", "ends within a record"}));
   std::string later = *SaveProgram(Small());
   later[8] = 2;
   EXPECT_THAT(LoadProgram(later), FailsWith(kUnimplemented, {"byte 8: the format has version 2", "reads version 1"}));

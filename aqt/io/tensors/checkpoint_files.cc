@@ -25,7 +25,7 @@ namespace {
 constexpr absl::string_view kIndexPart = ".index";
 // An index of such files joins keys with slashes, where names of tensors have dots.
 constexpr absl::string_view kFlaxSuffix = ".msgpack";
-// Of the other formats; the first one of which a folder has files is read.
+// Names of files of the other formats. The first format that a folder has files of is read.
 constexpr FileNames kOtherNames[] = {{".bin", "pytorch_model"},
                                      {kFlaxSuffix, "flax_model"},
                                      {".gguf", ""},

@@ -23,8 +23,8 @@ struct TensorInfo : TensorSpec {
   int64_t begin = 0;
   int64_t end = 0;
   int shard = 0;  // index into TensorSource::shards()
-  // Of integers stored with fewer bits than those of their dtype, as flax stores int4; otherwise 0. Reading gives the
-  // dtype.
+  // The bits of an integer that is stored with fewer bits than its dtype has, as flax stores int4; otherwise 0. Reading
+  // gives the dtype.
   int value_bits = 0;
   int64_t num_bytes() const { return end - begin; }
   bool operator==(const TensorInfo&) const = default;

@@ -19,7 +19,7 @@ constexpr int64_t kMaxGapBytes = 4 << 10;
 // Columns that are transposed together, so that rows are written in whole cache lines.
 constexpr int64_t kColumnUnit = 32;
 constexpr int64_t kPanelBytes = 6 << 20;
-// Of a panel, read by one thread at a time.
+// The part of a panel that a thread reads at a time.
 constexpr int64_t kLoadBytes = 256 << 10;
 // Columns of a panel that are transposed together: their lines, and those of the result, stay in a cache of 1 MiB.
 constexpr int64_t kColumnTile = 256;
@@ -73,7 +73,7 @@ void TransposeBlock(const uint8_t* src, int64_t src_pitch, uint8_t* dst, int64_t
 }
 
 // dst[r][c] = src[c][r * step] for elements of one size. A row of `dst` has `dst_pitch` elements, one of `src`
-// `src_pitch`. `src` has kSlack readable bytes behind its end.
+// `src_pitch`. `src` has kSlack readable bytes past its end.
 constexpr int64_t kSlack = 32;
 template <class T>
 void TransposeElements(const uint8_t* src, int64_t src_pitch, int64_t step, int64_t rows, int64_t cols, uint8_t* dst,
@@ -106,7 +106,7 @@ void TransposeInto(int64_t size, const uint8_t* src, int64_t src_pitch, int64_t 
   }
 }
 
-// dst[i] = src[i * step] for elements of one size. `src` has kSlack readable bytes behind its end.
+// dst[i] = src[i * step] for elements of one size. `src` has kSlack readable bytes past its end.
 template <class T>
 void TakeElements(const uint8_t* src, int64_t step, int64_t n, uint8_t* dst) {
   constexpr int64_t kSize = sizeof(T), kN = 16 / kSize;
@@ -343,7 +343,7 @@ absl::Status ViewSource::ReadRows(const View& view, const Box& box, uint8_t* dst
 // Each column of the view is a range of its tensor. A row of `dst` has `pitch` elements.
 absl::Status ViewSource::ReadTransposed(const View& view, const Box& box, int64_t pitch, uint8_t* dst) const {
   const int64_t size = view.size, span = (box.rows - 1) * view.row_step + 1;
-  // Neighbouring columns are read together if hardly anything lies between them.
+  // Neighbouring columns are read together if the gap between them is small.
   const bool adjacent = ReadsThroughGaps(view, span);
   const int64_t distance = adjacent ? view.col_step : span;
   const int64_t first = view.first + box.row * view.row_step + box.col * view.col_step;

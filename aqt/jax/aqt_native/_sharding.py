@@ -33,7 +33,7 @@ class Product:
 
     @functools.cached_property
     def labels(self) -> dict[str, Labels]:
-        """Of "lhs", "rhs" and "out"."""
+        """The labels of "lhs", "rhs" and "out"."""
         lhs_contracting, rhs_contracting, lhs_batch, rhs_batch = self.spec.dims
         lhs = _labels(len(struct_of(self.lhs).shape), lhs_contracting, lhs_batch, "m")
         rhs = _labels(len(struct_of(self.rhs).shape), rhs_contracting, rhs_batch, "n")
@@ -97,7 +97,7 @@ class Layout:
 
 def forward_layout(product: Product, sides: Sequence[str], forms: Sequence[str], residuals: Sequence[Any],
                    arrays: Sequence[Any]) -> Layout:
-    """Of a forward call: `sides` says of each array, before the keys, to which operand it belongs."""
+    """The layout of a forward call. `sides` says which operand each array before the keys belongs to."""
     draws = product.description["draws"]
     quantized = [(position, side) for position, (side, form) in enumerate(zip(("lhs", "rhs"), forms))
                  if form == "float" or (form.startswith("scales") and draws[position])]
@@ -109,7 +109,7 @@ def forward_layout(product: Product, sides: Sequence[str], forms: Sequence[str],
 
 
 def gradient_layout(product: Product, side: str, positions: Sequence[int], num_keys: int) -> Layout:
-    """Of the gradient of one operand: its arguments are g, all residuals and keys."""
+    """The layout of the gradient of one operand. Its arguments are g, all residuals and keys."""
     other, contracting = ("rhs", "n") if side == "lhs" else ("lhs", "m")
     arguments = [product.labels["out"]]
     for slot in product.description["residuals"]:
@@ -119,7 +119,7 @@ def gradient_layout(product: Product, side: str, positions: Sequence[int], num_k
 
 
 def quantize_layout(product: Product, side: str, position: int, results: Sequence[Any], num_keys: int) -> Layout:
-    """Of the quantization of one operand."""
+    """The layout of the quantization of one operand."""
     splits = product.splits("k", [(position, side)])
     outs = tuple(product.labels_of(side, result.shape) for result in results)
     return Layout((product.labels[side], *[_KEY] * num_keys), outs, splits, product.extents)

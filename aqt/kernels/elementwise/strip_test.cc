@@ -204,7 +204,7 @@ class Chain {
 
   void CheckOutputs(const std::vector<std::vector<char>>& got, Target target) {
     for (size_t i = 0; i < got.size(); ++i) {
-      ASSERT_EQ(got[i].back(), 7) << "written behind the end";
+      ASSERT_EQ(got[i].back(), 7) << "written past the end";
       CheckOutput(*outputs_[i], got[i], target);
       if (::testing::Test::HasFatalFailure()) return;
     }

@@ -82,7 +82,7 @@ TYPED_TEST(SmallFloatsTest, E4M3ScalesOfAllMagnitudes) {
   }
 }
 
-// Quantizes on all targets and compares with the plain version. The byte behind the result must not change.
+// Quantizes on all targets and compares with the plain version. The byte after the result must not change.
 void ExpectAsReference(QuantizeSmallFloatsArgs args) {
   const int64_t size = args.x.rows * args.x.cols * BitsOf(args.type) / 8;
   std::vector<uint8_t> want(size + 1, 99), got(size + 1);

@@ -65,7 +65,7 @@ absl::StatusOr<Array> Unpack(const Array& packed, const Aval& aval) {
     to[i] = static_cast<int8_t>(low >> (bits - 1) != 0 ? low - (1 << bits) : low);
   }
   Array array = Cast(std::move(numbers).Build(), aval.dtype);
-  if (!BitEqual(Pack(array), packed)) return absl::DataLossError("has bits behind its last element");
+  if (!BitEqual(Pack(array), packed)) return absl::DataLossError("has bits past its last element");
   return array;
 }
 

@@ -98,7 +98,7 @@ TEST(StateFileTest, Errors) {
   EXPECT_THAT(write("param/w", two_bytes, {{"packed:param/w", "s4[5]"}}),
               FailsWith(kDataLoss, {"\"param/w\": is u8[2], expected u8[3] for s4[5]"}));
   EXPECT_THAT(write("param/w", Array::Of<uint8_t>({0x21, 0x13}, {2}), {{"packed:param/w", "s4[3]"}}),
-              FailsWith(kDataLoss, {"\"param/w\": has bits behind its last element"}));
+              FailsWith(kDataLoss, {"\"param/w\": has bits past its last element"}));
   EXPECT_THAT(write("param/w", Array::Of<int8_t>({1, 2}, {2}), {{"packed:param/w", "s4[3]"}}),
               FailsWith(kDataLoss, {"\"param/w\": is s8[2], expected u8[2]"}));
   EXPECT_THAT(write("param/w", two_bytes, {{"packed:param/v", "s4[3]"}}),

@@ -154,7 +154,8 @@ class BackwardOp : public DotOp, public HasFields<DotBackwardFields> {
     Value gradient = ops::Transpose(product, permutation);
 
     const Quantizer& quantizer = dot_->forward(side).quantizer;
-    // Of the rotated operand, if the product has its qvalue, or a mask is applied; then rotated back.
+    // The gradient is taken of the rotated operand, if the product has its qvalue, or a mask is applied. Then it is
+    // rotated back.
     const SidePlan& own = dot_->engine().forward().side(side);
     const bool is_rotated = plan.other == OtherOperand::kForwardQvalue;
     const auto rotated = [&](const Value& x) { return Rotated(dot_->config.fwd.hadamard, x, own.axes); };

@@ -24,7 +24,7 @@ namespace aqt {
 class PlannedContraction;
 namespace internal {
 class ContractionPlan;
-// The engine behind a plan (planned_contraction_impl.h).
+// The implementation of a plan (planned_contraction_impl.h).
 const ContractionPlan& EngineOf(const PlannedContraction& plan);
 }  // namespace internal
 

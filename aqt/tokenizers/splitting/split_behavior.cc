@@ -12,7 +12,7 @@ struct Part {
   bool match;
 };
 
-// Matches and what lies between them, in order.
+// Matches and the text between them, in order.
 std::vector<Part> PartsOf(uint32_t size, const Matches& matches, bool invert) {
   std::vector<Part> parts;
   uint32_t done = 0;

@@ -14,7 +14,7 @@ namespace aqt::tokenizers {
 // In the order of kSplitBehaviors.
 enum class SplitBehavior : uint8_t { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
-// Appends to `out` the parts of a piece of `text`; `matches` are places in the piece. With `invert`, what lies between
+// Appends to `out` the parts of a piece of `text`; `matches` are places in the piece. With `invert`, the text between
 // two matches counts as one match.
 void SplitPiece(const Text& text, const Piece& piece, const Matches& matches, SplitBehavior behavior, bool invert,
                 std::vector<Piece>& out);

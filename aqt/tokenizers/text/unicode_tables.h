@@ -1,7 +1,7 @@
 #ifndef AQT_TOKENIZERS_TEXT_UNICODE_TABLES_H_
 #define AQT_TOKENIZERS_TEXT_UNICODE_TABLES_H_
 
-// The tables behind unicode.h, generated into unicode_tables.cc.
+// The tables of unicode.h, generated into unicode_tables.cc.
 
 #include <cstdint>
 

@@ -25,9 +25,10 @@ struct GivenText {
   }
 };
 
-// Of `texts` the first are those of --text, with those of --pair; the others are lines of --file. With a head of texts,
-// a line with a tab is a pair. `head` is null for a model of embeddings. InvalidArgument if there is not one --pair for
-// each --text, if a pair is given to a model of single texts, and if a cross-encoder gets a single text.
+// The texts of a call. The first of `texts` are those of --text, with those of --pair; the others are lines of --file.
+// With a head of texts, a line with a tab is a pair. `head` is null for a model of embeddings. InvalidArgument if there
+// is not one --pair for each --text, if a pair is given to a model of single texts, and if a cross-encoder gets a
+// single text.
 absl::StatusOr<std::vector<GivenText>> GivenTexts(const std::vector<std::string>& texts, const models::Head* head,
                                                   const Flags& flags);
 

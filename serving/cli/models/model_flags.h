@@ -27,7 +27,7 @@ struct OpenedModel {
 // How tables in float32 are opened (docs/models.md): mapped, they take memory only for the rows that are used, and each
 // of those rows takes longer.
 enum class Tables { kRead, kMapped };
-// The folder behind an engine, as the flags say. Shows the progress of reading, and ends when the user interrupts.
+// Opens the folder as an engine, as the flags say. Shows the progress of reading, and ends when the user interrupts.
 absl::StatusOr<OpenedModel> OpenModel(const Flags& flags, const io::FileSystem& fs, Tables tables,
                                       const Console& console);
 

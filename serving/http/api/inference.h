@@ -61,7 +61,7 @@ struct InferStatistics {
   Duration queue, compute;  // texts, or requests with tensors
   std::vector<Batch> batches;
 };
-// Of a model that is loaded.
+// The statistics of a loaded model.
 InferStatistics StatisticsOf(const ApiContext& context, const ModelRepository::Row& row);
 // The rows of the models that are loaded, or of the one of this name. The errors of ModelRepository::Find.
 absl::StatusOr<std::vector<ModelRepository::Row>> LoadedRows(const ApiContext& context, const std::string& name);

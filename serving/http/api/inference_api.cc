@@ -86,7 +86,7 @@ AnswerJson StatisticsJson(const std::string& name, const InferStatistics& statis
           {"batch_stats", std::move(batches)}};
 }
 
-// Of requests that have a few fields, and are answered between others.
+// The limit for requests that have a few fields, and are answered between others.
 constexpr size_t kMaxControlBytes = 64 << 10;
 
 // The fields of a body that may be empty.

@@ -1,7 +1,7 @@
 #ifndef AQT_QUANT_CONTRACTION_ENGINE_PLANNED_CONTRACTION_IMPL_H_
 #define AQT_QUANT_CONTRACTION_ENGINE_PLANNED_CONTRACTION_IMPL_H_
 
-// The engine behind a plan. Internal.
+// The implementation of a plan. Internal.
 
 #include <utility>
 
