@@ -124,7 +124,7 @@ Value WrapTo(const Value& x, int bits) {
 SumTypes DenseTypes(DType lhs, DType rhs, std::optional<DType> accumulator) {
   const ProductTypes types = ProductTypesOf(lhs, rhs, accumulator);
   return {types.product, types.converts_operands ? std::optional<DType>(types.product) : std::nullopt,
-          types.rounds_to_bf16_first};
+          types.rounds_first_to};
 }
 
 // The product of two qvalues, or of dequantized operands.
@@ -150,7 +150,7 @@ Value Product(const Value& lhs, const Value& rhs, const ExpandedMeeting& meeting
   const bool on_digits = weight_only == WeightOnly::kDigits && !meeting.geometry.windows.has_value() &&
                          MeetOnDigits(lhs.dtype(), rhs.dtype(), types.product);
   const Value sums = ops::Flush(ExpandSums(meeting, operand(lhs), on_digits ? rhs : operand(rhs)));
-  return FromF32(types.rounds_to_bf16_first ? RoundTo(DType::kBF16, sums) : sums, types.product);
+  return FromF32(types.rounds_first_to.has_value() ? RoundTo(*types.rounds_first_to, sums) : sums, types.product);
 }
 
 // The `scale` of one side in the layout of the product: batch axes, one axis of extent 1 for each remaining axis of the
@@ -284,7 +284,7 @@ Value SumLeading(const Value& x, int64_t num_axes) {
 
 SumTypes SumTypesOf(const ProductPlan& plan) {
   const Contraction& contraction = plan.contraction;
-  return {contraction.product, contraction.converts_to, contraction.rounds_to_bf16_first};
+  return {contraction.product, contraction.converts_to, contraction.rounds_first_to};
 }
 
 Value SumOf(const Value& lhs, const Value& rhs, const DotDims& dims) {

@@ -58,8 +58,8 @@ QuantizedValue QuantizeValue(const Quantizer& quantizer, const ProductSide& side
 // The dtypes of a product's sums, as in a ProductPlan.
 struct SumTypes {
   DType product = DType::kF32;
-  std::optional<DType> converts_to = std::nullopt;  // dtype for operands of float sums, unless they already have it
-  bool rounds_to_bf16_first = false;                // rounds the sums to bf16 before `product`
+  std::optional<DType> converts_to = std::nullopt;      // dtype for operands of float sums, unless they already have it
+  std::optional<DType> rounds_first_to = std::nullopt;  // for the sums, before `product`
 };
 SumTypes SumTypesOf(const ProductPlan& plan);
 

@@ -137,6 +137,11 @@ TEST(Contract, SumsAreInF32) {
   EXPECT_EQ(Dot(kF16, {60000, 60000, -60000}, kF16, {1, 1, 1}, kF16), 60000);
   EXPECT_EQ(Dot(kBF16, {1, 0x1p-8, 0x1p-11}, kBF16, {1, 1, 1}, kF16), 1.0078125);  // to bf16 first
   EXPECT_EQ(Dot(kBF16, {1, 0x1p-8, 0x1p-11}, kBF16, {1, 1, 1}, kF32), 1 + 0x1p-8 + 0x1p-11);
+  // To f16 first, where 17 + 2^-8 is 17, a tie (JAX 0.10.2 and 0.12 on CPU).
+  EXPECT_EQ(Dot(kE4, {16, 1, 0x1p-8}, kE4, {1, 1, 1}, kE4), 16);
+  EXPECT_EQ(Dot(kE4, {16, 1, 0x1p-8}, kS8, {1, 1, 1}, kE4), 16);
+  EXPECT_EQ(Dot(kE5, {8, 1, 0x1p-9}, kE4, {1, 1, 1}, kE5), 8);
+  EXPECT_EQ(Dot(kE4, {16, 1, 0x1p-8}, kE4, {1, 1, 1}, kF32), 17 + 0x1p-8);
 }
 
 TEST(Contract, SubnormalOperandsAreZero) {

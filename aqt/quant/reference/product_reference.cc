@@ -144,6 +144,7 @@ Value Contract(const Quantized& lhs, const Quantized& rhs, const ProductAxes& ax
     } else {
       float sum = FlushSubnormal(float_sum);
       if (a == DType::kBF16 && b == DType::kBF16 && out.dtype == DType::kF16) sum = Round(DType::kBF16, sum);
+      if (out.dtype == DType::kE4M3FN || out.dtype == DType::kE5M2) sum = Round(DType::kF16, sum);
       out[p] = Store(out.dtype, sum);
     }
   });

@@ -97,6 +97,7 @@ class Element {
     if (!exact_) {
       y = FlushSubnormal(y);
       if (to_bf16_first_) y = Round(DType::kBF16, y);
+      if (accumulator_ == DType::kE4M3FN || accumulator_ == DType::kE5M2) y = Round(DType::kF16, y);
       y = To(accumulator_, y);
     }
     y = Round(dtype_, y);

@@ -198,7 +198,8 @@ ProductTypes ProductTypesOf(DType lhs, DType rhs, std::optional<DType> accumulat
   types.product = accumulator.value_or(Larger(lhs, rhs));
   if (!IsFloat(types.product)) return types;
   types.converts_operands = lhs != rhs || (lhs == DType::kF16 && types.product == DType::kBF16);
-  types.rounds_to_bf16_first = lhs == DType::kBF16 && rhs == DType::kBF16 && types.product == DType::kF16;
+  if (lhs == DType::kBF16 && rhs == DType::kBF16 && types.product == DType::kF16) types.rounds_first_to = DType::kBF16;
+  if (SizeOf(types.product) == 1) types.rounds_first_to = DType::kF16;
   return types;
 }
 
@@ -215,7 +216,7 @@ Contraction MakeContraction(const DotDims& dims, const Aval& lhs, const Aval& rh
                           .lhs = OperandAxesOf(dims, Side::kLhs, lhs.shape.rank()),
                           .rhs = OperandAxesOf(dims, Side::kRhs, rhs.shape.rank()),
                           .product = product,
-                          .rounds_to_bf16_first = types.rounds_to_bf16_first,
+                          .rounds_first_to = types.rounds_first_to,
                           .exchanges_operands = options.exchanges_operands};
   if (types.converts_operands) contraction.converts_to = product;
   if (options.weight_only == WeightOnly::kDigits && MeetOnDigits(lhs.dtype, rhs.dtype, product)) {
@@ -313,7 +314,7 @@ void Contract(const Contraction& contraction, const ArrayRef& lhs, const ArrayRe
   Sum(contraction, Converted(contraction, Side::kLhs, lhs, packed.lhs, workspace),
       Converted(contraction, Side::kRhs, rhs, packed.rhs, workspace), packed, {.subnormals_are_zero = true},
       MutableArrayRef(DType::kF32, out.shape, sums), workspace, runtime);
-  if (contraction.rounds_to_bf16_first) RoundRow(DType::kBF16, sums, n);
+  if (contraction.rounds_first_to.has_value()) RoundRow(*contraction.rounds_first_to, sums, n);
   if (sums != out.data) StoreRow(out.dtype, sums, n, out.data, 0, 1);
 }
 

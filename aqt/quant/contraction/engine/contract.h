@@ -29,8 +29,8 @@ struct ProductTypes {
   // Whether both operands are converted to T before they are multiplied (to an infinity if too large for it): true for
   // a float product of different dtypes, and for f16 into bf16.
   bool converts_operands = false;
-  // Whether the sum is rounded to bf16 before it is rounded to T: bf16 operands into f16.
-  bool rounds_to_bf16_first = false;
+  // What the sum is rounded to before it is rounded to T: bf16 for bf16 operands into f16, f16 for a T of 8 bits.
+  std::optional<DType> rounds_first_to = {};
 };
 
 // Operands: s2 .. s32, e4m3fn, e5m2, bf16, f16, f32. accumulator: null, s32 (two integers), f32, bf16 or f16.
@@ -43,10 +43,10 @@ bool HoldsAllOf(DType to, DType from);
 // summed:
 //   s32          exact (integer operands; wraps modulo 2^32)
 //   s2, s4, s8   the exact sum, wrapped to that many bits
-//   f32 .. e5m2  in f32, in ascending order of k, then rounded once; the steps depend on the target and on whether both
-//                operands fit bf16 (kernels/gemm/table.h). Subnormal f32 and bf16 operands are zero, and so are
-//                subnormal f32 sums. On digits the sum is that of kernels/digits/digits.h instead, the same on all
-//                targets.
+//   f32 .. e5m2  in f32, in ascending order of k, then rounded (ProductTypes); the steps depend on the target and on
+//                whether both operands fit bf16 (kernels/gemm/table.h). Subnormal f32 and bf16 operands are zero, and
+//                so are subnormal f32 sums. On digits the sum is that of kernels/digits/digits.h instead, the same on
+//                all targets.
 struct Contraction {
   std::optional<Windows> windows = {};  // for a convolution; else `dims` apply
   DotDims dims = {};
@@ -54,7 +54,7 @@ struct Contraction {
   DType product = DType::kF32;
   // Both operands of a float product are converted to this dtype first, unless it can represent all of their numbers.
   std::optional<DType> converts_to = {};
-  bool rounds_to_bf16_first = false;  // the sum, before it is rounded to the product's dtype
+  std::optional<DType> rounds_first_to = {};  // the sum, before it is rounded to the product's dtype
   // The kernel takes the rhs as its lhs, because the output is contiguous along rows. Nothing is packed ahead of time.
   bool exchanges_operands = false;
   // Bits of the rhs integers if they are multiplied with the lhs (floats or integers) on digits

@@ -170,7 +170,7 @@ bool Fuses(const ProductPlan& plan) {
   if (contraction.product == DType::kS32) {
     if (!plan.lhs.scales_output() || !plan.rhs.scales_output()) return false;
   } else {
-    if (!IsArithmeticFloat(contraction.product) || contraction.rounds_to_bf16_first) return false;
+    if (!IsArithmeticFloat(contraction.product) || contraction.rounds_first_to.has_value()) return false;
     if (contraction.product != DType::kF32 && !HoldsAllOf(plan.dtype, contraction.product)) return false;
     for (const SidePlan* side : {&plan.lhs, &plan.rhs}) {
       if (side->is_quantized() && side->config.dequant_mode == DequantMode::kOtherInput) return false;

@@ -25,6 +25,8 @@ TEST(ProductTypesOf, LargerDTypeWithoutAccumulator) {
     EXPECT_EQ(ProductTypesOf(c.a, c.b, std::nullopt).product, c.product) << c.a << c.b;
     EXPECT_EQ(ProductTypesOf(c.b, c.a, std::nullopt).product, c.product) << c.b << c.a;
     EXPECT_EQ(ProductTypesOf(c.a, c.b, std::nullopt).converts_operands, c.a != c.b && IsFloat(c.product));
+    const bool through_f16 = c.product == kE4 || c.product == kE5;
+    EXPECT_EQ(ProductTypesOf(c.a, c.b, std::nullopt).rounds_first_to, through_f16 ? std::optional(kF16) : std::nullopt);
   }
 }
 
@@ -35,7 +37,8 @@ TEST(ProductTypesOf, AccumulatorIsTheProduct) {
         const ProductTypes types = ProductTypesOf(a, b, accumulator);
         EXPECT_EQ(types.product, accumulator);
         EXPECT_EQ(types.converts_operands, a != b || (a == kF16 && accumulator == kBF16)) << a << b << accumulator;
-        EXPECT_EQ(types.rounds_to_bf16_first, a == kBF16 && b == kBF16 && accumulator == kF16) << a << b << accumulator;
+        const bool through_bf16 = a == kBF16 && b == kBF16 && accumulator == kF16;
+        EXPECT_EQ(types.rounds_first_to, through_bf16 ? std::optional(kBF16) : std::nullopt) << a << b << accumulator;
       }
     }
   }
