@@ -51,7 +51,7 @@ int8_t Quantized(float y, const QuantizeStep& step) {
   if (step.q_dtype == DType::kE5M2) {
     return static_cast<int8_t>(ConvertElement<Float8E5M2>(y, Overflow::kSaturate).bits);
   }
-  return std::isnan(y) ? 0 : static_cast<int8_t>(std::nearbyint(std::clamp(y, -step.clip_bound, step.clip_bound)));
+  return std::isnan(y) ? 0 : static_cast<int8_t>(std::nearbyint(std::clamp(y, step.lo, step.hi)));
 }
 
 }  // namespace

@@ -165,8 +165,8 @@ void StageQuantized(Target target, const QuantizeArgs& args, const Block& block,
     q.x = {Advance(src.data, src.dtype, from), src.dtype, rows, cols, src.rows.InnerStride(), src.k.InnerStride()};
     q.grid.scale = inverse + (r - block.r0) * inverse_stride;
     q.grid.row_stride = inverse_stride;
-    q.lo = -step.clip_bound;
-    q.hi = step.clip_bound;
+    q.lo = step.lo;
+    q.hi = step.hi;
     q.subnormals_are_zero = flush;
     q.q = stage + to;
     q.q_row_stride = block.row_stride;

@@ -26,12 +26,12 @@ using ScaleRule = absl::FunctionRef<void(float* absmax_to_scale, int64_t count)>
 //   x = R_source_dtype(x * k_factor)       with QuantizeArgs::k_factor; also before the abs-max
 //   inv = R_scale_dtype(1 / s), or 1 if that is infinite;  y = R_product_dtype(x * inv);
 //   y = R_product_dtype(y + noise)          with QuantizeArgs::noise
-//   q = y is NaN ? 0 : round_half_even(clamp(y, -clip_bound, clip_bound))
+//   q = y is NaN ? 0 : round_half_even(clamp(y, lo, hi))
 // or, for 8-bit floats,
 //   q = the 8-bit float nearest to clamp(y, -max, max), ties to even; NaN stays NaN
 struct QuantizeStep {
   DType q_dtype = DType::kS8;         // or e4m3fn, e5m2
-  float clip_bound = 127.0f;          // an integer in [0, 127]; not for 8-bit floats
+  float lo = -127.0f, hi = 127.0f;    // integers with -128 <= lo <= hi <= 127; not for 8-bit floats
   DType scale_dtype = DType::kF32;    // f32, bf16 or f16
   DType product_dtype = DType::kF32;  // f32, bf16 or f16: the wider of the source's and the scale's
   bool subnormals_are_zero = true;    // flush f32 subnormals of x, 1 / s, s (like XLA on CPU); else gradual underflow

@@ -179,7 +179,9 @@ void CheckOne(uint32_t seed) {
   const DType own = kInteger ? random.Pick<DType>({DType::kBF16, DType::kF16}) : kDTypeOf<T>;
   const DType scale_dtype = random.Pick<DType>({own, DType::kF32});
   const bool eight = random.OneIn(2);
-  args.step = {.clip_bound = eight ? 127.0f : 7.0f,
+  const float hi = eight ? 127.0f : 7.0f;
+  args.step = {.lo = random.OneIn(3) ? -hi - 1 : -hi,
+               .hi = hi,
                .scale_dtype = scale_dtype,
                .product_dtype = scale_dtype,
                .subnormals_are_zero = !random.OneIn(4)};
@@ -270,7 +272,7 @@ void CheckFactors(const std::vector<float>& values, const std::vector<float>& fa
     QuantizeArgs args;
     args.src = transposed ? Operand::Transposed(by_k.data(), kDTypeOf<T>, rows, k)
                           : Operand::Dense(by_row.data(), kDTypeOf<T>, rows, k);
-    args.step = {.clip_bound = 127, .scale_dtype = kDTypeOf<T>, .product_dtype = kDTypeOf<T>};
+    args.step = {.scale_dtype = kDTypeOf<T>, .product_dtype = kDTypeOf<T>};
     args.k_factor = factor.data();
     const AbsMaxScale rule{127.5f, kDTypeOf<T>};
     std::vector<float> want_scale(rows), scale(rows);

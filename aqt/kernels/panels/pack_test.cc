@@ -304,11 +304,11 @@ struct Setting {
 // Steps for a source of dtype T: scales of its own dtype and of f32, other bounds, both kinds of arithmetic.
 std::vector<Setting> Settings(DType dtype) {
   return {
-      {"8 bits", {127.5f, dtype}, {DType::kS8, 127, dtype, dtype}},
-      {"8 bits, f32 scales", {127.5f, DType::kF32}, {DType::kS8, 127, DType::kF32, DType::kF32}},
-      {"4 bits", {7.5f, dtype}, {DType::kS8, 7, dtype, dtype}},
-      {"2 bits divided", {1.5f, dtype, true}, {DType::kS8, 1, dtype, dtype}},
-      {"8 bits IEEE", {127.0f, dtype, true, false}, {DType::kS8, 127, dtype, dtype, false}},
+      {"8 bits", {127.5f, dtype}, {DType::kS8, -127, 127, dtype, dtype}},
+      {"8 bits, f32 scales", {127.5f, DType::kF32}, {DType::kS8, -127, 127, DType::kF32, DType::kF32}},
+      {"4 bits", {7.5f, dtype}, {DType::kS8, -7, 7, dtype, dtype}},
+      {"2 bits divided", {1.5f, dtype, true}, {DType::kS8, -1, 1, dtype, dtype}},
+      {"8 bits IEEE", {127.0f, dtype, true, false}, {DType::kS8, -127, 127, dtype, dtype, false}},
   };
 }
 

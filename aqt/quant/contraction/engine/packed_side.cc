@@ -16,6 +16,7 @@
 #include "aqt/kernels/panels/pack.h"
 #include "aqt/quant/numerics/arith.h"
 #include "aqt/quant/numerics/numerics.h"
+#include "aqt/quant/numerics/numerics_rows.h"
 #include "aqt/quant/numerics/row_ops.h"
 
 namespace aqt::internal {
@@ -198,13 +199,15 @@ std::optional<kernels::QuantizeStep> FusedStep(const QuantizeSpec& spec, const S
   }
   const auto* integer = std::get_if<IntSymmetric>(&spec.numerics);
   if (integer == nullptr || !integer->clip || !integer->round || !integer->preserve_zero) return std::nullopt;
-  if (spec.bias.has_value() || semantics.compat.integers_reach_lowest) return std::nullopt;
+  if (spec.bias.has_value()) return std::nullopt;
   if (integer->noise.has_value() && semantics.compat.noise_sum_stays_f32 && spec.scaled_dtype != DType::kF32) {
     return std::nullopt;
   }
   if (spec.q_dtype != DType::kS8 && spec.q_dtype != DType::kS4) return std::nullopt;
   if (integer->bits > BitWidth(spec.q_dtype)) return std::nullopt;  // the container saturates
-  return kernels::QuantizeStep{.clip_bound = static_cast<float>(ClipBound(*integer)),
+  const ClipRange range = ClipRangeOf(*integer, semantics.compat, DType::kF32);
+  return kernels::QuantizeStep{.lo = range.lo,
+                               .hi = range.hi,
                                .scale_dtype = spec.scale_dtype,
                                .product_dtype = spec.scaled_dtype,
                                .subnormals_are_zero = true};
