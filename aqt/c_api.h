@@ -219,7 +219,8 @@ aqt_code aqt_quantizer_quantize(const aqt_quantizer* quantizer, const aqt_array*
                                 size_t num_axes, const aqt_call_options* options, aqt_qtensor** qtensor,
                                 aqt_error** error);
 // The straight-through gradient: g, with zeros where x was clipped if the configuration has clip_gradient. `qtensor` is
-// that of x. Output: `dx`, of the dtype and shape of g.
+// that of x, from this quantizer. Output: `dx`, of the dtype and shape of g. UNIMPLEMENTED for clip_gradient with the
+// compat clip_gradient_at_bound, which "qwix" sets.
 aqt_code aqt_quantizer_gradient(const aqt_quantizer* quantizer, const aqt_array* x, const aqt_qtensor* qtensor,
                                 const aqt_array* g, const aqt_array* dx, aqt_error** error);
 void aqt_quantizer_free(aqt_quantizer* quantizer);

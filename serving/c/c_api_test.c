@@ -540,6 +540,27 @@ static void TestCallErrors(void) {
   aqt_dot_general_free(plan);
 }
 
+// 889 / 7 is 127, the clip bound, and 889 * R(1 / 7) is above it.
+static void TestGradientOfAClippedQuotient(void) {
+  static const char* const kCompat[] = {NULL, "divide_by_scale"};
+  const char* const config = "int_symmetric { preserve_max_val: true clip_gradient: true } constant { bound { number: 889 } }";
+  float x[] = {889, -889, 890, 14, 0, 7}, g[] = {1, 2, 3, 4, 5, 6}, dx[6];
+  const aqt_array array = F32(x, k23), gradient = F32(g, k23), to = F32(dx, k23);
+  for (int divides = 0; divides < 2; ++divides) {
+    aqt_plan_options options = AQT_PLAN_OPTIONS_INIT;
+    options.arithmetic = AQT_ARITHMETIC_IEEE;
+    options.compat = kCompat[divides];
+    aqt_quantizer* quantizer = NULL;
+    aqt_qtensor* qtensor = NULL;
+    OK(aqt_quantizer_make(config, &options, &quantizer, &g_error));
+    OK(aqt_quantizer_quantize(quantizer, &array, kOne, 1, NULL, &qtensor, &g_error));
+    OK(aqt_quantizer_gradient(quantizer, &array, qtensor, &gradient, &to, &g_error));
+    CHECK(dx[0] == divides && dx[1] == 2 * divides && dx[2] == 0 && dx[3] == 4 && dx[4] == 5 && dx[5] == 6);
+    aqt_qtensor_free(qtensor);
+    aqt_quantizer_free(quantizer);
+  }
+}
+
 static void TestQuantizer(void) {
   float x[] = {1, -2, 127, 4, 5.4f, -254}, values[6], dx[6], g[] = {1, 2, 3, 4, 5, 6};
   const aqt_array array = F32(x, k23), out = F32(values, k23), gradient = F32(g, k23), to = F32(dx, k23);
@@ -564,6 +585,7 @@ static void TestQuantizer(void) {
   CHECK(values[0] == 1 && values[2] == 127 && values[4] == 6 && values[5] == -254);
   OK(aqt_quantizer_gradient(quantizer, &array, qtensor, &gradient, &to, &g_error));
   CHECK(memcmp(dx, g, sizeof(g)) == 0);
+  TestGradientOfAClippedQuotient();
 
   aqt_qtensor* none = qtensor;
   INVALID("x is NULL", aqt_quantizer_quantize(quantizer, NULL, kOne, 1, NULL, &none, &g_error));

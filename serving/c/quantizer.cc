@@ -182,7 +182,7 @@ aqt_code aqt_quantizer_gradient(const aqt_quantizer* quantizer, const aqt_array*
     AQT_ASSIGN_OR_RETURN(const aqt::MutableArrayRef to, aqt::capi::ToMutableArrayRef(dx, "dx"));
     AQT_RETURN_IF_ERROR(aqt::capi::CheckAval(to.aval(), gradient.aval(), "dx"));
     AQT_ASSIGN_OR_RETURN(const Array result, aqt::QuantizeGradient(quantizer->parts.quantizer, value, qtensor->qtensor,
-                                                                   gradient, quantizer->parts.semantics.arithmetic));
+                                                                   gradient, quantizer->parts.semantics));
     return aqt::CopyArray(result, to);
   });
 }

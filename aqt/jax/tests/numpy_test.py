@@ -302,6 +302,15 @@ class QuantizerTest(unittest.TestCase):
         a, b = (quantizer.quantize(x, 0, key=key) for key in (1, 2))
         self.assertTrue((a.qvalue != b.qvalue).any())
         np.testing.assert_array_equal(quantizer.gradient(x, a, g), g)
+        clips = "int_symmetric { preserve_max_val: true clip_gradient: true } constant { bound { number: 889 } }"
+        x = np.array([[889, 890, 7]], np.float32)  # 889 / 7 is 127, the clip bound, and 889 * R(1 / 7) is above it
+        for compat, want in (("", [0, 0, 1]), ("divide_by_scale", [1, 0, 1])):
+            quantizer = aqt.Quantizer(clips, arithmetic="ieee", compat=compat)
+            got = quantizer.gradient(x, quantizer.quantize(x, 1), np.ones((1, 3), np.float32))
+            np.testing.assert_array_equal(got, [want])
+        quantizer = aqt.Quantizer(clips, compat="qwix")
+        with self.assertRaisesRegex(aqt.NotSupportedError, "clip_gradient_at_bound needs the bound of the calibration"):
+            quantizer.gradient(x, quantizer.quantize(x, 1), x)
         with self.assertRaisesRegex(aqt.InvalidArgumentError, "config:1:1: IntSymmetric"):
             aqt.Quantizer("int_symmetric { bits: 99 } abs_max {}")
 

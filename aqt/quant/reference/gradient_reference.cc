@@ -30,7 +30,7 @@ absl::StatusOr<Array> StraightThrough(const Quantizer& quantizer, const ArrayRef
   if (!IsQuantized(quantizer.numerics)) return g;
   const auto* integer = std::get_if<IntSymmetric>(&quantizer.numerics);
   if (integer == nullptr || !qtensor.bias.empty()) {
-    return QuantizeGradient(quantizer, x, qtensor, g, semantics.arithmetic);
+    return QuantizeGradient(quantizer, x, qtensor, g, {.arithmetic = semantics.arithmetic});
   }
   if (!integer->clip_gradient) return g;
   const Value value = FromArray(x), scale = FromArray(qtensor.scale[0]);

@@ -59,21 +59,27 @@ absl::StatusOr<ArrayRef> TiledView(const QTensor& qtensor, const ArrayRef& x) {
   return qtensor.tiling_state->Tile(x);
 }
 
-}  // namespace internal
-
-absl::StatusOr<Array> QTensor::ScaledValue(const ArrayRef& x) const {
-  if (!internal::IsArithmeticFloat(x.dtype)) {
+absl::StatusOr<Array> ScaledValue(const QTensor& qtensor, const ArrayRef& x, ScaleRule rule) {
+  if (!IsArithmeticFloat(x.dtype)) {
     return absl::InvalidArgumentError(
         absl::StrCat("QTensor: values have dtype ", ToString(x.dtype), ", expected f32, bf16 or f16"));
   }
-  AQT_ASSIGN_OR_RETURN(const ArrayRef tiled, internal::TiledView(*this, x));
-  AQT_RETURN_IF_ERROR(internal::CheckAffine(*this, tiled.shape));
-  const internal::AffineOf affine(*this);
-  ArrayBuilder builder = ArrayBuilder::ForOverwrite({internal::ScaledDType(x.dtype, affine.get()), tiled.shape});
-  internal::ForEachScaledPiece(tiled, affine.get(), tiled.strides, [&](float* y, int64_t n, int64_t linear, int64_t) {
-    internal::StoreRow(builder.aval().dtype, y, n, builder.data(), linear, 1);
+  AQT_ASSIGN_OR_RETURN(const ArrayRef tiled, TiledView(qtensor, x));
+  AQT_RETURN_IF_ERROR(CheckAffine(qtensor, tiled.shape));
+  const AffineOf views(qtensor);
+  Affine affine = views.get();
+  affine.rule = rule;
+  ArrayBuilder builder = ArrayBuilder::ForOverwrite({ScaledDType(x.dtype, affine), tiled.shape});
+  ForEachScaledPiece(tiled, affine, tiled.strides, [&](float* y, int64_t n, int64_t linear, int64_t) {
+    StoreRow(builder.aval().dtype, y, n, builder.data(), linear, 1);
   });
   return std::move(builder).Build();
+}
+
+}  // namespace internal
+
+absl::StatusOr<Array> QTensor::ScaledValue(const ArrayRef& x) const {
+  return internal::ScaledValue(*this, x, internal::ScaleRule::kInverse);
 }
 
 absl::StatusOr<Array> QTensor::Dequantize() const {

@@ -37,6 +37,9 @@ absl::Status CheckAffine(const QTensor& qtensor, const Shape& shape);
 // x in the tiled shape, if there is one. InvalidArgument when the tiling is for another shape.
 absl::StatusOr<ArrayRef> TiledView(const QTensor& qtensor, const ArrayRef& x);
 
+// QTensor::ScaledValue by a rule.
+absl::StatusOr<Array> ScaledValue(const QTensor& qtensor, const ArrayRef& x, ScaleRule rule);
+
 }  // namespace aqt::internal
 
 #endif  // AQT_QUANT_TENSOR_QTENSOR_INTERNAL_H_

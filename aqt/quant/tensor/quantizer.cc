@@ -109,11 +109,17 @@ absl::StatusOr<Array> FakeQuant(const Quantizer& quantizer, const ArrayRef& x,
 }
 
 absl::StatusOr<Array> QuantizeGradient(const Quantizer& quantizer, const ArrayRef& x, const QTensor& qtensor,
-                                       const ArrayRef& g, Arithmetic arithmetic) {
+                                       const ArrayRef& g, const Semantics& semantics) {
   AQT_RETURN_IF_ERROR(Validate(quantizer));
-  AQT_ASSIGN_OR_RETURN(const Array scaled, qtensor.ScaledValue(x));
+  const auto* integer = std::get_if<IntSymmetric>(&quantizer.numerics);
+  if (integer != nullptr && integer->clip_gradient && semantics.compat.clip_gradient_at_bound) {
+    return absl::UnimplementedError(
+        "QuantizeGradient: Compat::clip_gradient_at_bound needs the bound of the calibration, which a QTensor does not "
+        "have; leave it out, or clip_gradient, or quantize in a contraction");
+  }
+  AQT_ASSIGN_OR_RETURN(const Array scaled, internal::ScaledValue(qtensor, x, internal::ScaleRuleOf(semantics)));
   AQT_ASSIGN_OR_RETURN(const ArrayRef tiled, internal::TiledView(qtensor, g));
-  AQT_ASSIGN_OR_RETURN(const Array gradient, NumericsBackward(quantizer.numerics, scaled, tiled, arithmetic));
+  AQT_ASSIGN_OR_RETURN(const Array gradient, NumericsBackward(quantizer.numerics, scaled, tiled, semantics.arithmetic));
   return gradient.Reshaped(g.shape);
 }
 

@@ -52,9 +52,10 @@ absl::StatusOr<Array> FakeQuant(const Quantizer& quantizer, const ArrayRef& x,
                                 const Semantics& semantics = {});
 
 // The straight-through gradient: g, with zeros where x was clipped if the numerics set clip_gradient. `qtensor` is the
-// result of Quantize for this x. Has the dtype and shape of g.
+// result of Quantize for this x with the same semantics. Has the dtype and shape of g. Unimplemented for clip_gradient
+// with Compat::clip_gradient_at_bound, because a QTensor does not have the bound.
 absl::StatusOr<Array> QuantizeGradient(const Quantizer& quantizer, const ArrayRef& x, const QTensor& qtensor,
-                                       const ArrayRef& g, Arithmetic arithmetic = Arithmetic::kXlaCompatible);
+                                       const ArrayRef& g, const Semantics& semantics = {});
 
 // Rounds scales (f32, bf16 or f16) as po2_scale does, AQT's ceil_to_po2: 1 / 2^floor(log2(1 / s)), each operation
 // rounded to the dtype of s, with log2(v) = R(ln v) * R(1 / ln 2), or R(ln v) / R(ln 2) with kIeee, and a correctly

@@ -15,6 +15,7 @@
 #include "aqt/core/array_ops.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/rng.h"
+#include "aqt/core/status_macros.h"
 #include "aqt/quant/config/config.h"
 #include "aqt/quant/config/semantics.h"
 #include "aqt/quant/config/tiling.h"
@@ -382,6 +383,33 @@ TEST(QuantizeGradient, MaskOfAHalvedAbsMax) {
   ASSERT_TRUE(g.ok());
   // 0.5 is scaled to 127.5, above the clip bound 127.
   EXPECT_EQ(Floats(*g), (std::vector<float>{0, 2, 0, 0}));
+}
+
+// 889 / 7 is 127, the clip bound, and 889 * R(1 / 7) is above it.
+TEST(QuantizeGradient, ScalesAsTheQuantizationDid) {
+  const Array x = Array::Of<float>({889, -889, 890, 3}, {1, 4}), g = Array::Of<float>({1, 2, 3, 4}, {1, 4});
+  const Quantizer quantizer{.numerics = IntSymmetric{.preserve_max_val = true, .clip_gradient = true},
+                            .calibration = Constant{.bound = 889.0}};
+  const auto gradient = [&](const Semantics& semantics) -> absl::StatusOr<Array> {
+    AQT_ASSIGN_OR_RETURN(const QTensor qtensor, Quantize(quantizer, x, {1}, {}, semantics));
+    EXPECT_EQ(Floats(qtensor.scale[0]), (std::vector<float>{7}));
+    return QuantizeGradient(quantizer, x, qtensor, g, semantics);
+  };
+  for (const Arithmetic arithmetic : {Arithmetic::kXlaCompatible, Arithmetic::kIeee}) {
+    const absl::StatusOr<Array> inverse = gradient({.arithmetic = arithmetic});
+    ASSERT_TRUE(inverse.ok()) << inverse.status();
+    EXPECT_EQ(Floats(*inverse), (std::vector<float>{0, 0, 0, 4}));
+  }
+  const absl::StatusOr<Array> quotient =
+      gradient({.arithmetic = Arithmetic::kIeee, .compat = {.divide_by_scale = true}});
+  ASSERT_TRUE(quotient.ok()) << quotient.status();
+  EXPECT_EQ(Floats(*quotient), (std::vector<float>{1, 2, 0, 4}));
+  const absl::Status at_bound = gradient({.compat = {.clip_gradient_at_bound = true}}).status();
+  EXPECT_EQ(at_bound.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(
+      at_bound.message(),
+      "QuantizeGradient: Compat::clip_gradient_at_bound needs the bound of the calibration, which a QTensor does not "
+      "have; leave it out, or clip_gradient, or quantize in a contraction");
 }
 
 TEST(CeilToPo2, RoundsUpInTheDTypeOfTheScales) {

@@ -143,7 +143,10 @@ class Quantizer:
         return QuantizedTensor._of(handle, ref.struct.dtype)  # pylint: disable=protected-access
 
     def gradient(self, x: Any, quantized: QuantizedTensor, g: Any) -> np.ndarray[Any, Any]:
-        """The straight-through gradient: g, with zeros where x was clipped if the configuration has clip_gradient."""
+        """The straight-through gradient: g, with zeros where x was clipped if the configuration has clip_gradient.
+
+        NotSupportedError for clip_gradient with the compat clip_gradient_at_bound, which "qwix" sets.
+        """
         if not isinstance(quantized, QuantizedTensor):
             raise InvalidArgumentError(f"quantized is {type(quantized).__name__}, expected the QuantizedTensor of x")
         value, gradient = _arrays.input_ref(x, "x"), _arrays.input_ref(g, "g")
