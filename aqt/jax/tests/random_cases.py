@@ -8,6 +8,7 @@ from aqt.jax.v2 import calibration
 from aqt.jax.v2 import config as aqt_config
 from aqt.jax.v2.numerics import fp_numerics
 from aqt.jax.v2.numerics import int_numerics
+from aqt.jax.v2.numerics import utils as numerics_utils
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -38,20 +39,39 @@ def _chance(rng, probability):
 
 
 def _builder(rng, notes):
-    kind = _pick(rng, ("fully_quantized", "v3", "v4", "v4", "fwd_fp8", "make"))
+    kind = _pick(rng, ("fully_quantized", "v3", "v4", "v4", "fwd_fp8", "make", "unquantized"))
     notes.append(kind)
-    if kind == "fully_quantized":
-        return aqt_config.fully_quantized(fwd_bits=_pick(rng, INT_BITS), bwd_bits=_pick(rng, INT_BITS),
-                                          use_fwd_quant=bool(rng.integers(2)), use_stochastic_rounding=bool(rng.integers(2)))
-    if kind == "v3":
-        return aqt_config.config_v3(fwd_bits=_pick(rng, (2, 4, 6, 8)), dlhs_bits=_pick(rng, (4, 8)),
-                                    drhs_bits=_pick(rng, (None, 8)), rng_type=_pick(rng, ("jax.uniform", "custom-1")))
-    if kind == "v4":
-        return aqt_config.config_v4(fwd_bits=_pick(rng, BITS), dlhs_bits=_pick(rng, BITS), drhs_bits=_pick(rng, BITS),
-                                    rng_type=_pick(rng, ("jax.uniform", "custom-1")))
+    if kind == "unquantized":  # for the setters
+        return aqt_config.default_unquantized_config()
     if kind == "fwd_fp8":
         return aqt_config.config_fwd_fp8(_pick(rng, ("e4m3", "e5m2")))
-    return aqt_config.dot_general_make(_pick(rng, BITS), _pick(rng, BITS), _pick(rng, BITS), bool(rng.integers(2)))
+    if kind == "make":
+        return aqt_config.dot_general_make(_pick(rng, BITS), _pick(rng, BITS), _pick(rng, BITS), bool(rng.integers(2)),
+                                           allow_dummy_gradients=bool(rng.integers(2)))
+    local = {"dlhs_local_aqt": _local_aqt(rng), "drhs_local_aqt": _local_aqt(rng)} if _chance(rng, 0.1) else {}
+    rest = {**local, "use_dummy_static_bound": _chance(rng, 0.1)}
+    if kind == "fully_quantized":
+        sides = {"vjp_lhs_stochastic_rounding": bool(rng.integers(2)), "vjp_rhs_stochastic_rounding": False}
+        noise = ({**sides, "use_stochastic_rounding": None} if _chance(rng, 0.2) else
+                 {"use_stochastic_rounding": bool(rng.integers(2))})
+        return aqt_config.fully_quantized(fwd_bits=_pick(rng, INT_BITS), bwd_bits=_pick(rng, INT_BITS),
+                                          use_fwd_quant=bool(rng.integers(2)), **noise, **rest)
+    rest["rng_type"] = _pick(rng, ("jax.uniform", "custom-1"))
+    if kind == "v3":
+        return aqt_config.config_v3(fwd_bits=_pick(rng, (2, 4, 6, 8)), dlhs_bits=_pick(rng, (4, 8)),
+                                    drhs_bits=_pick(rng, (None, 8)), **rest)
+    bits = [_pick(rng, BITS) for _ in range(3)]
+    if _chance(rng, 0.1):
+        rest.update(fwd_mid_alpha_both=0.5, dlhs_mid_alpha_both=_pick(rng, (aqt_config.SKIP, 0.5)))
+    elif _chance(rng, 0.3):
+        rest.update(dlhs_use_fwd_quant=bits[0] is not None and bool(rng.integers(2)))
+    return aqt_config.config_v4(fwd_bits=bits[0], dlhs_bits=bits[1], drhs_bits=bits[2], **rest)
+
+
+def _local_aqt(rng):
+    if _chance(rng, 0.5):
+        return aqt_dot_general.LocalAqt(contraction_axis_shard_count=_pick(rng, (1, 2)))
+    return aqt_dot_general.LocalAqt(contraction_axis_shard_size=_pick(rng, (1, 2)), tile_largest_shape=True)
 
 
 def quantizers(config):
@@ -100,7 +120,8 @@ def _set_calibration(rng, config):
 def _set_shared_axes(rng, config):
     for quantizer in quantizers(config)[:2]:
         if _chance(rng, 0.6):
-            quantizer.calib_shared_axes = "per_tensor"
+            quantizer.calib_shared_axes = _pick(rng, ("per_tensor", "per_tensor", (0, 1), [0]))
+            quantizer.scale_stop_grad = bool(rng.integers(2))
 
 
 def _set_numerics(rng, config):
@@ -114,6 +135,8 @@ def _set_numerics(rng, config):
             numerics.clip_gradient = True
         if _chance(rng, 0.1) and numerics.dtype is None:
             numerics.round = False
+        if _chance(rng, 0.1) and numerics.dtype is None:
+            numerics.clip = False
 
 
 def _set_small_floats(rng, config):
@@ -139,7 +162,7 @@ def _set_scale_dtype(rng, config):
 
 
 def _set_local_aqt(rng, config):
-    local = aqt_dot_general.LocalAqt(contraction_axis_shard_count=_pick(rng, (1, 2)))
+    local = _local_aqt(rng)
     aqt_config.set_local_aqt(config, aqt_config.SKIP, local, local if _chance(rng, 0.5) else None)
 
 
@@ -149,12 +172,56 @@ def _set_preserve_zero(_, config):
         product.dg_accumulator_dtype = None
 
 
+def _set_set_numerics(rng, config):
+    product = _pick(rng, (config.fwd, config.dlhs, config.drhs))
+    numerics = [numerics_utils.get_numerics(_pick(rng, (1, 2, 4, 8, "e4m3")), bool(rng.integers(2))) for _ in range(2)]
+    aqt_config.set_numerics(product, *numerics)
+    for quantizer in (product.dg_quantizer.lhs, product.dg_quantizer.rhs):
+        quantizer.calibration = quantizer.calibration or calibration.AbsMaxCalibration
+
+
+def _set_bits(rng, config):
+    aqt_config.set_bits(config, *(_pick(rng, BITS) for _ in range(6)))
+
+
+def _set_accumulator(rng, config):
+    dtypes = (aqt_config.SKIP, None, jnp.float32, jnp.float32, jnp.bfloat16, jnp.float16)
+    aqt_config.set_accumulator_dtype(config, *(_pick(rng, dtypes) for _ in range(3)))
+
+
+def _set_use_fwd_quant(rng, config):
+    fwd = config.fwd.dg_quantizer
+    aqt_config.set_use_fwd_quant(config, fwd.rhs.calibration is not None and bool(rng.integers(2)),
+                                 fwd.lhs.calibration is not None and bool(rng.integers(2)))
+
+
+def _set_fwd_calibration(rng, config):
+    if all(quantizer.calibration is not None for quantizer in quantizers(config)[:2]):
+        aqt_config.set_fwd_calibration(config, functools.partial(calibration.AbsMaxCalibration, clipping_scale=0.75,
+                                                                 po2_scale=bool(rng.integers(2))))
+
+
+def _set_bias(rng, config):
+    # Of float results only: AQT subtracts the bias of an operand from itself.
+    calibrated = [quantizer for quantizer in quantizers(config)[:2] if quantizer.calibration is not None]
+    for quantizer in calibrated:
+        quantizer.calibration = functools.partial(calibration.ConstantCalibration, bound=_pick(rng, (1.5, 3.0)),
+                                                  bias=_pick(rng, (None, 0.25)))
+    config.fwd.lhs.dequant_mode = config.fwd.rhs.dequant_mode = aqt_config.DequantMode.THIS_INPUT
+    config.fwd.dg_accumulator_dtype = None
+
+
 SETTERS = (_set_stochastic_rounding, _set_modes, _set_calibration, _set_shared_axes, _set_numerics, _set_small_floats,
            _set_mid, _set_scale_dtype, _set_local_aqt, _set_preserve_zero, _set_abs_mean,
            lambda rng, c: aqt_config.set_constant_calibration(c, _pick(rng, (1.0, 2.5))),
-           lambda rng, c: aqt_config.set_auto_calib_scale(c, (0.6, 0.8, 1.0)))
+           lambda rng, c: aqt_config.set_auto_calib_scale(c, (0.6, 0.8, 1.0)), _set_set_numerics, _set_bits,
+           _set_accumulator, _set_use_fwd_quant, _set_fwd_calibration, _set_bias,
+           lambda rng, c: aqt_config.set_absmax_calib_scale(c, _pick(rng, (0.5, 1.5))),
+           lambda rng, c: aqt_config.set_scale_and_bias_dtype(c, _pick(rng, (jnp.float32, jnp.bfloat16))),
+           lambda rng, c: aqt_config.set_fwd_rhs_dtype_int2(c))
 SETTER_NAMES = ("noise", "modes", "calibration", "shared_axes", "numerics", "small_floats", "mid", "scale_dtype",
-                "local_aqt", "preserve_zero", "abs_mean", "constant", "auto_calib")
+                "local_aqt", "preserve_zero", "abs_mean", "constant", "auto_calib", "set_numerics", "bits", "accumulator",
+                "use_fwd_quant", "fwd_calibration", "bias", "absmax_scale", "scale_and_bias_dtype", "int2")
 
 
 def _even(rng):
