@@ -37,7 +37,7 @@ absl::StatusOr<Pieces> SplitAndNormalize(const Tokenizer::Parts& parts, absl::st
   std::vector<Piece> found;
   for (const Piece& piece : raw) {
     Text part;
-    if (piece.begin == 0 && piece.end == text.size()) {
+    if (raw.size() == 1 && piece.begin == 0 && piece.end == text.size()) {
       part = std::move(text);
     } else {
       part.assign(text.begin() + piece.begin, text.begin() + piece.end);

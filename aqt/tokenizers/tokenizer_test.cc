@@ -78,6 +78,16 @@ TEST(Tokenizer, WordPiece) {
   EXPECT_THAT(Ids(tokenizer, "unaaaaaaa"), ElementsAre(0));  // nine characters
 }
 
+// The package takes the second line break, too, which the first token has already taken with it.
+TEST(Tokenizer, AddedTokensMayTakeTheSameSpaces) {
+  Json json = Json::parse(kWordPiece);
+  Json token = json["added_tokens"][0];
+  token.update({{"id", 10}, {"content", "\n"}, {"lstrip", false}, {"rstrip", true}});
+  json["added_tokens"].push_back(token);
+  EXPECT_THAT(Ids(Make(json), "\n\n"), ElementsAre(10, 10));
+  EXPECT_THAT(Ids(Make(json), "\n\n un!"), ElementsAre(10, 10, 4, 8));
+}
+
 TEST(Tokenizer, PairsAndTruncation) {
   const Tokenizer tokenizer = Make(Json::parse(kWordPiece));
   EncodeOptions options;
