@@ -25,6 +25,7 @@ namespace {
 using internal::Block;
 using internal::ForEachTask;
 using internal::kMaxTaskRows;
+using internal::kPassBytes;
 using internal::kStageBytes;
 using internal::kTaskRows;
 using internal::Packer;
@@ -392,6 +393,65 @@ float AbsMaxOfAll(Target target, const QuantizeArgs& args, bool flush_products, 
   return __builtin_bit_cast(float, max_bits.load());
 }
 
+// ---- a few rows at a time, which stay in L1 from the rotation to the integers
+
+// The integers of a panel are collected before they are moved into it; a panel with more is packed part by part.
+constexpr int64_t kPanelElements = 128 << 10;
+
+// The usual case: dense rows with a dynamic scale each.
+bool QuantizesByRows(const PanelFormat& format, const QuantizeArgs& args) {
+  const Operand& src = args.src;
+  return args.scales == QuantizeArgs::Scales::kPerRow && args.panels != nullptr && args.qvalues == nullptr &&
+         args.noise == nullptr && args.k_factor == nullptr && !IsFloat(args.step.q_dtype) &&
+         args.step.product_dtype == src.dtype && src.k.rank <= 1 && src.rows.rank <= 1 && src.k.InnerStride() == 1 &&
+         format.width * src.k.Count() <= kPanelElements && src.k.Count() > 0;
+}
+
+// Finds the scales of panel p of matrix b, and writes it.
+void QuantizePanel(Target target, const PanelFormat& format, const QuantizeArgs& args, ScaleRule rule, int64_t b,
+                   int64_t p, char* panel) {
+  const Operand& src = args.src;
+  const int64_t k = src.k.Count(), rows = src.rows.Count(), first = p * format.width;
+  const int64_t count = std::min<int64_t>(format.width, rows - first);
+  // Rows of one step: rotated ones fit L1 together with their sources.
+  constexpr int64_t kMost = 4;
+  const int64_t step_rows = std::clamp<int64_t>(kPassBytes / (k * SizeOf(src.dtype)), 1, kMost);
+  alignas(64) int8_t qvalues[kPanelElements];
+  for (int64_t r = 0; r < count; r += step_rows) {
+    const int64_t n = std::min(step_rows, count - r);
+    QuantizeMatrixArgs q;
+    if (args.hadamard_block != 0) {
+      char* const rotated = Rotated(args, b, first);
+      RotateRows(target, src, args.hadamard_block, b, first + r, first + r + n, rotated);
+      q.x = {rotated, src.dtype, n, k, k, 1};
+    } else {
+      q.x = {Advance(src.data, src.dtype, src.batch.Offset(b) + src.rows.Offset(first + r)),
+             src.dtype,
+             n,
+             k,
+             src.rows.InnerStride(),
+             1};
+    }
+    float* const scale = args.scale + b * rows + first + r;
+    AbsMaxGroups(q.x, k, scale, target);
+    const bool flush = args.step.subnormals_are_zero;
+    for (int64_t i = 0; i < n; ++i) scale[i] = FlushSubnormalIf(flush, scale[i]);
+    rule(scale, n);
+    float inverse[kMost];
+    InvertScales(args.step, scale, 1, n, inverse);
+    q.grid.scale = inverse;
+    q.grid.row_stride = 1;
+    q.lo = args.step.lo;
+    q.hi = args.step.hi;
+    q.subnormals_are_zero = flush && LargestMagnitude(inverse, n) > 0x1p124f;
+    q.q = qvalues + r * k;
+    q.q_row_stride = k;
+    QuantizeMatrix(q, target);
+  }
+  PackPanels(target, format, Operand::Dense(qvalues, DType::kS8, count, k), {0, 0, 1, 0, k}, panel,
+             /*subnormals_are_zero=*/false);
+}
+
 }  // namespace
 
 void QuantizePack(Target target, const PanelFormat& format, const QuantizeArgs& args_in, ScaleRule rule,
@@ -420,6 +480,15 @@ void QuantizePack(Target target, const PanelFormat& format, const QuantizeArgs& 
                                : args.scales == QuantizeArgs::Scales::kGiven ? args.scale_batch_stride
                                                                              : 0;
   const Packer packer(target, format, args.src, args.panels);
+  if (QuantizesByRows(format, args_in)) {
+    ForEachTask(src, packer.TasksPerMatrix(), executor, [&](int64_t b, int64_t i) {
+      const PanelRange task = packer.Task(b, i);
+      for (int64_t p = task.first; p < task.last; ++p) {
+        QuantizePanel(target, format, args_in, rule, b, p, packer.PanelOf(b, p));
+      }
+    });
+    return;
+  }
   ForEachTask(args.src, packer.TasksPerMatrix(), executor, [&](int64_t b, int64_t i) {
     const PanelRange task = packer.Task(b, i);
     char* const panels = packer.PanelOf(b, task.first);
