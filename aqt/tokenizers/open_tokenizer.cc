@@ -1,6 +1,7 @@
 // Tokenizers from their files.
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -8,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/io/foreign_file.h"
 #include "aqt/io/json_fields.h"
@@ -61,6 +63,57 @@ void FindPadding(const Tokenizer::Parts& parts, Padding& padding) {
     const int32_t id = it != parts.added.end() ? it->second : parts.model->Find(name);
     if (id >= 0) padding.id = id;
   }
+}
+
+// ---- tokenizer_config.json
+
+// What tokenizer_config.json changes of the tokenizer.json beside it, as transformers does.
+struct Changes {
+  std::optional<bool> truncates_left;
+  io::JsonValue::Object bert_normalizer;  // members
+  std::optional<bool> add_prefix_space;   // of ByteLevel
+
+  // A part of tokenizer.json of type `type` with these members.
+  static io::JsonValue With(const io::JsonValue& part, absl::string_view type, const io::JsonValue::Object& members) {
+    const io::JsonValue& own = part["type"];
+    if (members.empty() || !own.is_string() || own.text() != type) return part;
+    io::JsonValue::Object changed = part.object();
+    for (const auto& [key, value] : members) {
+      const auto it =
+          std::find_if(changed.begin(), changed.end(), [&](const auto& member) { return member.first == key; });
+      if (it == changed.end()) {
+        changed.emplace_back(key, value);
+      } else {
+        it->second = value;
+      }
+    }
+    return io::JsonValue(std::move(changed));
+  }
+};
+
+absl::StatusOr<Changes> ReadChanges(absl::string_view config_text, const std::string& where) {
+  Changes changes;
+  if (config_text.empty()) return changes;
+  AQT_ASSIGN_OR_RETURN(const io::JsonValue json, ParseObject(config_text, where));
+  io::JsonFields config(json, where);
+  if (config.Has("truncation_side")) changes.truncates_left = config.Word("truncation_side", {"left", "right"}, 1) == 0;
+  changes.add_prefix_space = config.OptionalBool("add_prefix_space");
+  const io::JsonValue& class_value = config.Any("tokenizer_class");
+  const std::string name(absl::StripSuffix(class_value.is_string() ? class_value.text() : "BertTokenizer", "Fast"));
+  const bool is_mpnet = name == "MPNetTokenizer";
+  if (is_mpnet || name == "BertTokenizer" || name == "DistilBertTokenizer" || name == "ElectraTokenizer") {
+    const auto set = [&](const char* key, std::optional<bool> value) {
+      changes.bert_normalizer.emplace_back(key, value.has_value() ? io::JsonValue(*value) : io::JsonValue());
+    };
+    const std::optional<bool> lower = config.OptionalBool("do_lower_case");
+    const std::optional<bool> strip = config.OptionalBool("strip_accents");
+    const std::optional<bool> chinese = config.OptionalBool("tokenize_chinese_chars");
+    if (lower.has_value()) set("lowercase", lower);
+    if (lower.has_value() || strip.has_value()) set("strip_accents", strip);
+    if (chinese.has_value() && !is_mpnet) set("handle_chinese_chars", chinese);
+  }
+  AQT_RETURN_IF_ERROR(config.status());
+  return changes;
 }
 
 // ---- vocab.txt
@@ -141,7 +194,9 @@ absl::Status Tokenizer::Parts::SetAddedTokens(const std::vector<AddedToken>& tok
   return absl::OkStatus();
 }
 
-absl::StatusOr<Tokenizer> Tokenizer::FromJson(absl::string_view text, const std::string& name) {
+absl::StatusOr<Tokenizer> Tokenizer::FromJson(absl::string_view text, const std::string& name,
+                                              absl::string_view config) {
+  AQT_ASSIGN_OR_RETURN(const Changes changes, ReadChanges(config, "tokenizer_config.json of " + name));
   AQT_ASSIGN_OR_RETURN(const io::JsonValue json, ParseObject(text, name));
   io::JsonFields fields(json, name);
   const std::string version = fields.Text("version", "1.0");
@@ -149,14 +204,17 @@ absl::StatusOr<Tokenizer> Tokenizer::FromJson(absl::string_view text, const std:
   const io::JsonValue& truncation = fields.Any("truncation");
   const io::JsonValue& padding = fields.Any("padding");
   const io::JsonValue& added = fields.Any("added_tokens");
-  const io::JsonValue& normalizer = fields.Any("normalizer");
-  const io::JsonValue& pre_tokenizer = fields.Any("pre_tokenizer");
+  const io::JsonValue normalizer = Changes::With(fields.Any("normalizer"), "BertNormalizer", changes.bert_normalizer);
+  io::JsonValue::Object prefix;
+  if (changes.add_prefix_space.has_value()) prefix.emplace_back("add_prefix_space", *changes.add_prefix_space);
+  const io::JsonValue pre_tokenizer = Changes::With(fields.Any("pre_tokenizer"), "ByteLevel", prefix);
   const io::JsonValue& post_processor = fields.Any("post_processor");
   const io::JsonValue& model = fields.Any("model");
   fields.Any("decoder");  // makes text from ids
   AQT_RETURN_IF_ERROR(fields.Finish());
   auto parts = std::make_unique<Parts>();
   AQT_ASSIGN_OR_RETURN(parts->truncation, ParseTruncation(truncation, name + ": truncation"));
+  parts->truncation.left = changes.truncates_left.value_or(parts->truncation.left);
   AQT_ASSIGN_OR_RETURN(parts->padding, ParsePadding(padding, name + ": padding"));
   if (!normalizer.is_null()) {
     AQT_ASSIGN_OR_RETURN(parts->normalizer, ParseNormalizer(normalizer, name + ": normalizer"));
@@ -237,14 +295,13 @@ absl::StatusOr<Tokenizer> Tokenizer::Open(const io::FileSystem& fs, absl::string
   }
   AQT_ASSIGN_OR_RETURN(const std::string text, io::ReadFile(fs, file, kMaxFileBytes));
   const std::string name = io::Printable(file);
-  if (!absl::EndsWith(file, ".txt")) return FromJson(text, name);
   const std::string config_file = io::JoinPath(io::FolderOf(file), "tokenizer_config.json");
   std::string config;
   AQT_ASSIGN_OR_RETURN(const bool has_config, io::Exists(fs, config_file));
   if (has_config) {
     AQT_ASSIGN_OR_RETURN(config, io::ReadFile(fs, config_file, kMaxConfigBytes));
   }
-  return FromVocabulary(text, config, name);
+  return absl::EndsWith(file, ".txt") ? FromVocabulary(text, config, name) : FromJson(text, name, config);
 }
 
 }  // namespace aqt::tokenizers

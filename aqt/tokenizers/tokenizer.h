@@ -52,8 +52,11 @@ class Tokenizer {
   // `path` is a tokenizer.json, a vocab.txt of BERT, or a folder with one of them. Fields that are not understood are
   // InvalidArgument, with the field, its value and what is read.
   static absl::StatusOr<Tokenizer> Open(const io::FileSystem& fs, absl::string_view path);
-  // The text of a tokenizer.json; `name` is for messages.
-  static absl::StatusOr<Tokenizer> FromJson(absl::string_view json, const std::string& name);
+  // The text of a tokenizer.json; `name` is for messages. `config` is the text of the tokenizer_config.json beside it,
+  // or empty. Of that file truncation_side, add_prefix_space, and for BERT do_lower_case, strip_accents and
+  // tokenize_chinese_chars count, above what tokenizer.json says.
+  static absl::StatusOr<Tokenizer> FromJson(absl::string_view json, const std::string& name,
+                                            absl::string_view config = "");
   // A vocab.txt, with one token in each line, for BERT. `config` is the text of its tokenizer_config.json, or empty.
   static absl::StatusOr<Tokenizer> FromVocabulary(absl::string_view vocabulary, absl::string_view config,
                                                   const std::string& name);

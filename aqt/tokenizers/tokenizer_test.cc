@@ -223,6 +223,33 @@ TEST(Tokenizer, AGrowingTextIsRefused) {
   EXPECT_EQ(tokenizer.Encode("a").status().code(), absl::StatusCode::kResourceExhausted);
 }
 
+// As transformers 4.57 does it.
+TEST(Tokenizer, TheConfigBesideTheFile) {
+  const auto ids = [](const Json& json, const char* config, absl::string_view text) {
+    const auto tokenizer = Tokenizer::FromJson(json.dump(), "t.json", config);
+    EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
+    EncodeOptions options;
+    options.max_length = 4;
+    return tokenizer->Encode(text, options)->ids;
+  };
+  const Json bert = Json::parse(kWordPiece);
+  EXPECT_THAT(ids(bert, R"({})", "UN ! cafe"), ElementsAre(2, 4, 8, 3));
+  EXPECT_THAT(ids(bert, R"({"truncation_side": "left"})", "UN ! cafe"), ElementsAre(2, 8, 7, 3));
+  EXPECT_THAT(ids(bert, R"({"do_lower_case": false})", "UN caf\u00e9"), ElementsAre(2, 0, 0, 3));
+  EXPECT_THAT(ids(bert, R"({"do_lower_case": false, "strip_accents": true})", "UN caf\u00e9"), ElementsAre(2, 0, 7, 3));
+  EXPECT_THAT(ids(bert, R"({"strip_accents": false})", "UN caf\u00e9"), ElementsAre(2, 4, 0, 3));
+  EXPECT_THAT(ids(bert, R"({"tokenize_chinese_chars": false})", "\u6f22\u6f22"), ElementsAre(2, 0, 3));
+  EXPECT_THAT(ids(bert, R"({"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": false})", "UN"),
+              ElementsAre(2, 4, 3));
+  Json bytes = Json::parse(kWordPiece);
+  bytes["normalizer"] = nullptr;
+  bytes["pre_tokenizer"] = {{"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", true}};
+  EXPECT_THAT(ids(bytes, "", "un"), ElementsAre(2, 0, 3));
+  EXPECT_THAT(ids(bytes, R"({"add_prefix_space": false})", "un"), ElementsAre(2, 4, 3));
+  EXPECT_THAT(Tokenizer::FromJson(kWordPiece, "t.json", R"({"truncation_side": "middle"})").status().message(),
+              HasSubstr("tokenizer_config.json of t.json: truncation_side is \"middle\""));
+}
+
 class TokenizerFilesTest : public io::FileTest {};
 
 TEST_F(TokenizerFilesTest, Folders) {
@@ -239,6 +266,8 @@ TEST_F(TokenizerFilesTest, Folders) {
   EXPECT_THAT(Tokenizer::Open(fs, folder_).status().message(), HasSubstr("tokenizer_class is \"MPNetTokenizer\""));
   ASSERT_TRUE(io::WriteFile(fs, Path("tokenizer.json"), kWordPiece).ok());
   EXPECT_THAT(Tokenizer::Open(fs, folder_)->Encode("un")->ids, ElementsAre(2, 4, 3));
+  ASSERT_TRUE(io::WriteFile(fs, Path("tokenizer_config.json"), R"({"do_lower_case": false})", overwrite).ok());
+  EXPECT_THAT(Tokenizer::Open(fs, folder_)->Encode("Un")->ids, ElementsAre(2, 0, 3));
 }
 
 // The strings of the golden corpus.
