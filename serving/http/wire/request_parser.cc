@@ -37,8 +37,9 @@ absl::string_view HeadProblem(absl::string_view head, size_t from) {
   return "";
 }
 
-// The path and the query of a target: "/path?query", or "http://host/path?query".
-bool SplitTarget(HttpRequest& request) {
+// The path and the query of a target: "/path?query", or "http://host/path?query". What is wrong with it; empty if
+// nothing is.
+absl::string_view SplitTarget(HttpRequest& request) {
   absl::string_view rest = request.target;
   if (absl::StartsWithIgnoreCase(rest, "http://") || absl::StartsWithIgnoreCase(rest, "https://")) {
     rest.remove_prefix(rest.find("//") + 2);
@@ -47,27 +48,33 @@ bool SplitTarget(HttpRequest& request) {
     request.target = std::string(rest);
     rest = request.target;
   }
-  if (!absl::StartsWith(rest, "/")) return false;
+  if (!absl::StartsWith(rest, "/")) return "the request target is not a path that begins with '/'";
   if (const size_t mark = rest.find('?'); mark != absl::string_view::npos) {
     request.query = std::string(rest.substr(mark + 1));
     rest = rest.substr(0, mark);
   }
   absl::ConsumeSuffix(&rest, "/");
-  if (rest.empty()) return true;
+  if (rest.empty()) return "";
   for (const absl::string_view part : absl::StrSplit(rest.substr(1), '/')) {
-    if (!PercentDecode(part, &request.path.emplace_back())) return false;
+    if (!PercentDecode(part, &request.path.emplace_back())) {
+      return "the path has a '%' without two hexadecimal digits, or %00";
+    }
   }
-  return true;
+  return "";
 }
 
-// Whether Beast waits for bytes that cannot help: a chunk's line is there, but the quoted text of an extension does not
-// end in it. (Beast looks for its end in the lines that follow, and counts the chunk again each time.)
-bool IsStuck(absl::string_view rest) {
+// Why more bytes cannot help Beast, which waits for the end of a chunk's line or of the trailers; empty if they can.
+absl::string_view WhyStuck(absl::string_view rest) {
   absl::ConsumePrefix(&rest, "\r\n");  // of the chunk before
-  if (!absl::StrContains(rest, "\r\n")) return false;
+  for (size_t lf = rest.find('\n'); lf != absl::string_view::npos; lf = rest.find('\n', lf + 1)) {
+    if (lf == 0 || rest[lf - 1] != '\r') return "a line of the chunks ends in LF without CR";
+  }
+  if (!absl::StrContains(rest, "\r\n")) return "";
   const size_t digit = rest.find_first_not_of('0');
   const bool last = digit > 0 && !absl::ascii_isxdigit(rest[digit]);
-  return !last || absl::StrContains(rest, "\r\n\r\n");
+  if (last && !absl::StrContains(rest, "\r\n\r\n")) return "";
+  // Beast looks for the end of its quoted text in the lines that follow, and counts the chunk again each time.
+  return "an extension of a chunk does not end in its line";
 }
 
 // Whether the request line is well formed, with any version: "GET / HTTP/2.0".
@@ -81,6 +88,12 @@ bool HasOtherVersion(absl::string_view head) {
 int Count(const HttpRequest& request, absl::string_view name) {
   return static_cast<int>(std::count_if(request.fields.begin(), request.fields.end(),
                                         [&](const auto& field) { return field.first == name; }));
+}
+
+// Whether a value has only the characters of a host and a port (RFC 3986).
+bool IsHost(absl::string_view value) {
+  return std::all_of(value.begin(), value.end(),
+                     [](char c) { return absl::ascii_isalnum(c) || absl::StrContains("-._~%!$&'()*+,;=:[]", c); });
 }
 
 // What is wrong with the fields of a head; the status is 200 if nothing is.
@@ -100,6 +113,7 @@ HttpError FieldsProblem(const HttpRequest& request, int version) {
   if (hosts > 1 || (hosts == 0 && version >= 11)) {
     return {400, absl::StrCat("there are ", hosts, " Host fields, expected one")};
   }
+  if (hosts == 1 && !IsHost(*request.Find("host"))) return {400, "Host is not the name or address of a host"};
   if (const std::string* encoding = request.Find("content-encoding");
       encoding != nullptr && !absl::EqualsIgnoreCase(*encoding, "identity")) {
     return {415, "compressed bodies are not accepted; send the body without Content-Encoding"};
@@ -134,7 +148,7 @@ class RequestParser::Machine final : public http::basic_parser</*isRequest=*/tru
     request.method = std::string(View(method));
     request.target = std::string(View(target));
     version_ = version;
-    if (!SplitTarget(request)) Stop({400, "the request target is not a path that begins with '/'"}, ec);
+    if (const absl::string_view why = SplitTarget(request); !why.empty()) Stop({400, std::string(why)}, ec);
   }
 
   void on_field_impl(http::field, beast::string_view name, beast::string_view value, error_code& ec) override {
@@ -225,7 +239,7 @@ RequestParser::Event RequestParser::AdvanceHead() {
   const bool complete = end != absl::string_view::npos;
   const absl::string_view head = complete ? rest.substr(0, end + 4) : rest;
   if (static_cast<int64_t>(head.size()) > limits_.head_bytes) {
-    const bool long_line = !absl::StrContains(head, '\n');
+    const bool long_line = !absl::StrContains(head.substr(0, static_cast<size_t>(limits_.head_bytes)), '\n');
     return Fail(long_line ? 414 : 431, absl::StrCat(long_line ? "the request line" : "the head of the request",
                                                     " is longer than ", limits_.head_bytes, " bytes"));
   }
@@ -268,9 +282,9 @@ RequestParser::Event RequestParser::AdvanceBody() {
       return Fail(400, absl::StrCat("the chunks of the body are not HTTP/1.1: ", ec.message()));
     }
     if (used > 0) continue;
-    if (machine_->chunked() && IsStuck(absl::string_view(pending_).substr(begin_))) {
-      return Fail(400, "an extension of a chunk does not end in its line");
-    }
+    if (!machine_->chunked()) break;
+    const absl::string_view why = WhyStuck(absl::string_view(pending_).substr(begin_));
+    if (!why.empty()) return Fail(400, why);
     break;
   }
   // What is left is a line of a chunk, or the trailers.

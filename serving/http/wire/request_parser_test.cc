@@ -123,6 +123,8 @@ std::vector<Hostile> HostileForms() {
       {"empty name", get(": a\r\n"), 400},
       {"no host", get(""), 400, "0 Host fields"},
       {"two hosts", get("Host: a\r\nHost: b\r\n"), 400, "2 Host fields"},
+      {"host with a path", get("Host: a/b\r\n"), 400, "Host is not"},
+      {"host with a space", get("Host: a b\r\n"), 400, "Host is not"},
       {"compressed body", head + "Content-Encoding: gzip\r\nContent-Length: 1\r\n\r\nx", 415, "Content-Encoding"},
       {"compressed twice", head + "Content-Encoding: identity, br\r\nContent-Length: 1\r\n\r\nx", 415},
       {"other expectation", head + "Expect: 200-ok\r\nContent-Length: 1\r\n\r\nx", 417},
@@ -135,7 +137,7 @@ std::vector<Hostile> HostileForms() {
       {"no method", " / HTTP/1.1\r\nHost: a\r\n\r\n", 400},
       {"target without a slash", "GET v1 HTTP/1.1\r\nHost: a\r\n\r\n", 400, "begins with '/'"},
       {"CONNECT", "CONNECT a:443 HTTP/1.1\r\nHost: a\r\n\r\n", 400},
-      {"bad escape", "GET /%4 HTTP/1.1\r\nHost: a\r\n\r\n", 400},
+      {"bad escape", "GET /%4 HTTP/1.1\r\nHost: a\r\n\r\n", 400, "two hexadecimal digits"},
       {"escaped NUL", "GET /%00 HTTP/1.1\r\nHost: a\r\n\r\n", 400},
       {"TLS", std::string("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 15), 400},
       {"chunk size with 0x", chunked + "0x5\r\nhello\r\n0\r\n\r\n", 400},
@@ -151,6 +153,9 @@ std::vector<Hostile> HostileForms() {
       {"line break in an extension", chunked + "5;a=\"b\r\nhello\r\n0\r\n\r\n", 400},
       {"line break in the last extension", chunked + "0;a=\"b\r\n\r\n\"\r\n\r\n", 400},
       {"chunk longer than its size", chunked + "5\r\nhello!\r\n0\r\n\r\n", 400},
+      {"bare LF after a chunk's size", chunked + "5\nhello\n0\n\n", 400, "LF without CR"},
+      {"bare LF after the last chunk", chunked + "5\r\nhello\r\n0\n\n", 400, "LF without CR"},
+      {"bare LF in the trailers", chunked + "0\r\nX: 1\n\n", 400},
       {"bare LF after a chunk", chunked + "5\r\nhello\n0\r\n\r\n", 400},
       {"bad trailer", chunked + "0\r\nno colon\r\n\r\n", 400},
       {"length in the trailers", chunked + "0\r\nContent-Length: 5\r\n\r\n", 400},
@@ -181,6 +186,7 @@ TEST(RequestParser, Limits) {
   EXPECT_EQ(status("GET / HTTP/1.1\r\nHost: a\r\nX: " + std::string(168, 'x') + "\r\n\r\n"), 0) << "200 bytes";
   EXPECT_EQ(status("GET / HTTP/1.1\r\nHost: a\r\nX: " + std::string(169, 'x') + "\r\n\r\n"), 431);
   EXPECT_EQ(status("GET /" + std::string(300, 'x')), 414);
+  EXPECT_EQ(status("GET /" + std::string(300, 'x') + " HTTP/1.1\r\nHost: a\r\n\r\n"), 414) << "at once, or bit by bit";
   EXPECT_EQ(status("GET / HTTP/1.1\r\nHost: a\r\nB: b\r\nC: c\r\nD: d\r\n\r\n"), 0);
   EXPECT_EQ(status("GET / HTTP/1.1\r\nHost: a\r\nB: b\r\nC: c\r\nD: d\r\nE: e\r\n\r\n"), 431);
   EXPECT_EQ(status(head + "Content-Length: 10\r\n\r\n0123456789"), 0);
