@@ -55,11 +55,15 @@ grpc::Status ToGrpc(const absl::Status& status) {
 // The connections that were accepted. gRPC does not tell when it closes one, but the inode of a socket is never reused.
 class Connections {
  public:
-  int64_t CountOpen() {
+  // Whether there is room for one more from `remote`.
+  bool HasRoom(const HttpServerOptions& options, const std::string& remote) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto closed = [](const Connection& connection) { return InodeOf(connection.fd) != connection.inode; };
     all_.erase(std::remove_if(all_.begin(), all_.end(), closed), all_.end());
-    return static_cast<int64_t>(all_.size());
+    if (static_cast<int64_t>(all_.size()) >= options.max_connections) return false;
+    if (options.max_connections_per_address == 0) return true;
+    const auto same = [group = AddressGroup(remote)](const Connection& c) { return AddressGroup(c.remote) == group; };
+    return std::count_if(all_.begin(), all_.end(), same) < options.max_connections_per_address;
   }
   void Add(int fd, std::string remote) {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -371,13 +375,14 @@ bool GrpcServer::AcceptOne() {
   socklen_t size = sizeof(address);
   const int fd = accept4(listener_.fd, reinterpret_cast<sockaddr*>(&address), &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
   if (fd < 0) return errno == EINTR || errno == ECONNABORTED;
-  if (service_.connections().CountOpen() >= options_.max_connections) {
+  std::string remote = AddressText(address, size);
+  if (!service_.connections().HasRoom(options_, remote)) {
     close(fd);
     return true;
   }
   const int on = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  service_.connections().Add(fd, AddressText(address, size));
+  service_.connections().Add(fd, std::move(remote));
   grpc::AddInsecureChannelFromFd(server_.get(), fd);
   return true;
 }

@@ -407,8 +407,10 @@ TEST_F(GrpcServerTest, StopAnswersWhatWasAccepted) {
   thread_.join();
 }
 
-TEST_F(GrpcServerTest, TooManyConnections) {
-  Start({.max_connections = 2});
+class TooManyConnections : public GrpcServerTest, public ::testing::WithParamInterface<bool> {};
+
+TEST_P(TooManyConnections, OfAllOrOfAnAddress) {
+  Start(GetParam() ? HttpServerOptions{.max_connections_per_address = 2} : HttpServerOptions{.max_connections = 2});
   ASSERT_TRUE(Live().ok());
   std::shared_ptr<grpc::Channel> second = NewChannel();
   EXPECT_TRUE(Live(second).ok());
@@ -421,6 +423,8 @@ TEST_F(GrpcServerTest, TooManyConnections) {
   second = nullptr;
   EXPECT_TRUE(Live(third).ok()) << "a place is free again";
 }
+
+INSTANTIATE_TEST_SUITE_P(Limits, TooManyConnections, ::testing::Bool());
 
 TEST_F(GrpcServerTest, ATakenPort) {
   Start();

@@ -17,7 +17,8 @@ namespace aqt::serving {
 struct ServeFlags {
   std::vector<std::string> models;
   std::string host = "127.0.0.1", api_key_file, model_control, log_file, max_body = "32MiB";
-  int port = 8000, grpc_port = -1, max_connections = 1024, max_running = 32, queue = 256, timeout = 60;
+  int port = 8000, grpc_port = -1, max_connections = 1024, max_connections_per_address = 0, max_running = 32,
+      queue = 256, timeout = 60;
   int threads = 0, max_batch = 8;
   bool truncate = false, allow_token_ids = false;
 };

@@ -19,6 +19,7 @@
 #include "serving/cli/models/model_quantization.h"
 #include "serving/grpc/grpc_server.h"
 #include "serving/http/serve.h"
+#include "serving/http/wire/listen.h"
 #include "serving/tools/exit_code.h"
 #include "serving/tools/text.h"
 
@@ -34,6 +35,20 @@ bool IsLoopback(const std::string& host) {
   return host == "localhost" || host == "::1" || absl::StartsWith(host, "127.");
 }
 
+// As many connections as are asked for and there may be files for.
+int AllowedConnections(const ServeFlags& serve, const Console& console) {
+  // Those of HTTP twice: a refusal takes one, too.
+  const int64_t files_of_one = serve.grpc_port >= 0 ? 3 : 2;
+  const int64_t files = ReserveFiles(files_of_one * serve.max_connections);
+  const int allowed = static_cast<int>(std::max<int64_t>(files / files_of_one, 1));
+  if (allowed < serve.max_connections) {
+    console.err << "warning: --max-connections is " << serve.max_connections
+                << ", and the system lets this process open files for " << allowed
+                << "; raise its limit of open files (ulimit -Hn)\n";
+  }
+  return allowed;
+}
+
 absl::StatusOr<ServeOptions> Options(const Flags& flags, const io::FileSystem& fs, const Console& console) {
   const ServeFlags& serve = flags.serve;
   ServeOptions options;
@@ -43,7 +58,8 @@ absl::StatusOr<ServeOptions> Options(const Flags& flags, const io::FileSystem& f
   options.server.port = serve.port;
   options.server.threads = serve.max_running;
   options.server.max_queue = serve.queue;
-  options.server.max_connections = serve.max_connections;
+  options.server.max_connections = AllowedConnections(serve, console);
+  options.server.max_connections_per_address = serve.max_connections_per_address;
   const std::optional<int64_t> body = ParseBytes(serve.max_body);
   if (!body.has_value() || *body > int64_t{1} << 31) {
     return absl::InvalidArgumentError(
@@ -119,6 +135,9 @@ void AddLimits(CLI::App& command, ServeFlags& serve) {
       ->type_name("SIZE")
       ->capture_default_str();
   add("--max-connections", serve.max_connections, 1, 100000, "open connections");
+  add("--max-connections-per-address", serve.max_connections_per_address, 0, 100000,
+      "open connections of one client's address (of IPv6: of its /64); more are refused with 429; 0: no limit, for "
+      "servers behind a proxy");
   add("--max-running", serve.max_running, 1, 1024, "requests that are handled at once");
   add("--queue", serve.queue, 0, 1000000, "requests that wait; more are refused with 429");
   add("--timeout", serve.timeout, 1, 86400, "seconds that a request may wait for the engine; then 504");

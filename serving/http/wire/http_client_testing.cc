@@ -23,13 +23,15 @@ std::string ClientResponse::Field(absl::string_view name) const {
   return "";
 }
 
-TestClient::TestClient(int port) {
+TestClient::TestClient(int port, const char* from) {
   fd_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
+  sockaddr_in source = {}, address = {};
+  source.sin_family = address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<uint16_t>(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  if (connect(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+  if (inet_pton(AF_INET, from, &source.sin_addr) != 1 ||
+      bind(fd_, reinterpret_cast<const sockaddr*>(&source), sizeof(source)) != 0 ||
+      connect(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
     close(fd_);
     fd_ = -1;
   }

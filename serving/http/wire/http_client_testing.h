@@ -22,7 +22,8 @@ struct ClientResponse {
 // A connection to a port of the loopback.
 class TestClient {
  public:
-  explicit TestClient(int port);
+  // `from` is an address of the loopback, too: "127.0.0.2".
+  explicit TestClient(int port, const char* from = "127.0.0.1");
   ~TestClient();
   TestClient(const TestClient&) = delete;
   TestClient& operator=(const TestClient&) = delete;

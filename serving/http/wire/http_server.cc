@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -64,8 +65,10 @@ class HttpServer::Impl {
   // How often deadlines are checked.
   Clock::duration TickLength() const;
   void Accept();
-  bool CloseOne();
+  bool IsClientWaiting();
+  bool CloseOne(const std::string* group);
   void Admit(tcp::socket socket);
+  void Forget(const std::shared_ptr<Connection>& connection);
   void Tick(const std::atomic<bool>* interrupted);
   void BeginStop();
   void EndIfDone();
@@ -78,7 +81,8 @@ class HttpServer::Impl {
   std::string url_;
   asio::steady_timer timer_;
   absl::flat_hash_set<std::shared_ptr<Connection>> connections_;
-  std::array<char, 64 << 10> read_buffer_;  // all connections read on one thread
+  absl::flat_hash_map<std::string, int> of_group_;  // how many of connections_ an AddressGroup has
+  std::array<char, 64 << 10> read_buffer_;          // all connections read on one thread
   bool accepting_ = false, stopping_ = false;
   Clock::time_point idle_end_;  // when idle connections are closed, after stopping_
   std::atomic<bool> stop_asked_{false};
@@ -93,6 +97,7 @@ class HttpServer::Impl::Connection : public std::enable_shared_from_this<Connect
       : server_(server), socket_(std::move(socket)), parser_(std::in_place, server.options_.limits) {
     error_code ec;
     if (const tcp::endpoint remote = socket_.remote_endpoint(ec); !ec) remote_ = remote.address().to_string();
+    group_ = AddressGroup(remote_);
     socket_.non_blocking(true, ec);
     socket_.set_option(tcp::no_delay(true), ec);
     Enter(Phase::kIdle, server.options_.idle_timeout);
@@ -107,6 +112,7 @@ class HttpServer::Impl::Connection : public std::enable_shared_from_this<Connect
   // Whether nothing is lost if it is closed.
   bool expendable() const { return phase_ == Phase::kIdle || phase_ == Phase::kLingering; }
   Clock::time_point deadline() const { return deadline_; }
+  const std::string& group() const { return group_; }
   void OnTick(Clock::time_point now);
   void Close();
   // Refuses the next request before it was read.
@@ -139,7 +145,7 @@ class HttpServer::Impl::Connection : public std::enable_shared_from_this<Connect
 
   Impl& server_;
   tcp::socket socket_;
-  std::string remote_;
+  std::string remote_, group_;
   std::optional<RequestParser> parser_;
   Phase phase_ = Phase::kIdle;
   Clock::time_point deadline_;
@@ -158,7 +164,7 @@ void HttpServer::Impl::Connection::Close() {
   error_code ec;
   socket_.close(ec);
   server_.buffered_bytes_ -= std::exchange(counted_bytes_, 0);
-  if (server_.connections_.erase(shared_from_this()) > 0) --server_.num_connections_;
+  server_.Forget(shared_from_this());
   server_.EndIfDone();
 }
 
@@ -365,18 +371,29 @@ void HttpServer::Impl::Accept() {
   accepting_ = true;
   acceptor_.async_accept([this](const error_code& ec, tcp::socket socket) {
     accepting_ = false;
-    // An error such as too many open files: the next tick tries again.
-    if (ec) return;
+    if (ec) {
+      // An idle client makes room for a file. After another error the next tick tries again.
+      const bool no_files =
+          ec == asio::error::no_descriptors || ec == boost::system::errc::too_many_files_open_in_system;
+      if (no_files && IsClientWaiting() && CloseOne(nullptr)) Accept();
+      return;
+    }
     Admit(std::move(socket));
     Accept();
   });
 }
 
-// Makes room: the client whose time without a request ends first. False if there is none.
-bool HttpServer::Impl::CloseOne() {
+// Whether a client waits to be accepted. The system refuses a file even if there is none.
+bool HttpServer::Impl::IsClientWaiting() {
+  pollfd state = {.fd = acceptor_.native_handle(), .events = POLLIN, .revents = 0};
+  return poll(&state, 1, 0) > 0;
+}
+
+// Makes room: the client whose time without a request ends first; of a group, if there is one. False if there is none.
+bool HttpServer::Impl::CloseOne(const std::string* group) {
   std::shared_ptr<Connection> first;
   for (const std::shared_ptr<Connection>& connection : connections_) {
-    if (!connection->expendable()) continue;
+    if (!connection->expendable() || (group != nullptr && connection->group() != *group)) continue;
     if (first == nullptr || connection->deadline() < first->deadline()) first = connection;
   }
   if (first != nullptr) first->Close();
@@ -385,20 +402,38 @@ bool HttpServer::Impl::CloseOne() {
 
 void HttpServer::Impl::Admit(tcp::socket socket) {
   ++accepted_;
-  while (num_connections_ >= options_.max_connections && CloseOne()) {
-  }
-  const bool full = num_connections_ >= options_.max_connections;
-  // Refusals take a connection, too; beyond twice the limit there is none left for them.
-  if (num_connections_ >= 2 * options_.max_connections) {
-    ++refused_;
-    return;
-  }
   const auto connection = std::make_shared<Connection>(*this, std::move(socket));
+  const std::string group = connection->group();
+  const int most = options_.max_connections;
+  const int most_of_group = options_.max_connections_per_address > 0 ? options_.max_connections_per_address : INT32_MAX;
+  const auto of_group = [&] {
+    const auto it = of_group_.find(group);
+    return it == of_group_.end() ? 0 : it->second;
+  };
+  while (of_group() >= most_of_group && CloseOne(&group)) {
+  }
+  while (num_connections_ >= most && CloseOne(nullptr)) {
+  }
+  const bool full = num_connections_ >= most, group_is_full = of_group() >= most_of_group;
+  if (full || group_is_full) ++refused_;
+  // Refusals take a connection, too; beyond twice the limit there is none left for them.
+  if (num_connections_ >= 2 * most || of_group() / 2 >= most_of_group) return;
   connections_.insert(connection);
   ++num_connections_;
-  if (!full) return connection->Start();
-  ++refused_;
-  connection->Refuse({503, absl::StrCat("the server has ", options_.max_connections, " connections; try again later")});
+  ++of_group_[group];
+  if (group_is_full) {
+    return connection->Refuse(
+        {429, absl::StrCat("your address has ", most_of_group, " connections already; close one, or try again later")});
+  }
+  if (full) return connection->Refuse({503, absl::StrCat("the server has ", most, " connections; try again later")});
+  connection->Start();
+}
+
+void HttpServer::Impl::Forget(const std::shared_ptr<Connection>& connection) {
+  if (connections_.erase(connection) == 0) return;
+  --num_connections_;
+  const auto it = of_group_.find(connection->group());
+  if (--it->second == 0) of_group_.erase(it);
 }
 
 void HttpServer::Impl::Tick(const std::atomic<bool>* interrupted) {

@@ -23,6 +23,7 @@ struct HttpServerOptions {
   int port = 0;                    // 0: one that is free
   HttpLimits limits = {};
   int max_connections = 1024;
+  int max_connections_per_address = 0;              // of an AddressGroup; 0: no limit
   int64_t max_buffered_bytes = int64_t{256} << 20;  // of the requests and responses of all connections
   int threads = 16;                                 // that run HttpHandler::Handle
   int max_queue = 256;                              // requests that wait for a thread

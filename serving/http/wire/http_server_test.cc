@@ -2,7 +2,12 @@
 
 #include "serving/http/wire/http_server.h"
 
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <condition_variable>
+#include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -14,6 +19,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "serving/http/wire/http_client_testing.h"
+#include "serving/http/wire/listen.h"
 
 namespace aqt::serving {
 namespace {
@@ -359,6 +365,103 @@ TEST_F(HttpServerTest, ConnectionsAreBounded) {
   EXPECT_EQ(other.Read().status, 200);
   TestClient late(port());
   EXPECT_EQ(late.Get("/a").status, 200) << "idle clients make room";
+}
+
+TEST_F(HttpServerTest, ConnectionsOfAnAddressAreBounded) {
+  Start({.max_connections_per_address = 2});
+  TestClient busy(port()), sending(port());
+  busy.Send("GET /wait HTTP/1.1\r\nHost: a\r\n\r\n");
+  handler_.AwaitWaiting(1);
+  sending.Send("GET /a");
+  while (server_->stats().buffered_bytes == 0) std::this_thread::yield();
+  TestClient extra(port());
+  const ClientResponse refused = extra.Read();
+  EXPECT_EQ(refused.status, 429);
+  EXPECT_THAT(refused.body, HasSubstr("has 2 connections"));
+  EXPECT_EQ(server_->stats().refused_connections, 1);
+  TestClient other(port(), "127.0.0.2");
+  EXPECT_EQ(other.Get("/a").status, 200);
+  handler_.Open();
+  EXPECT_EQ(busy.Read().status, 200);
+  TestClient late(port());
+  EXPECT_EQ(late.Get("/a").status, 200) << "idle clients of the address make room";
+  EXPECT_TRUE(busy.IsClosed());
+  EXPECT_EQ(other.Get("/a").status, 200) << "those of another one stay";
+  sending.Send(" HTTP/1.1\r\nHost: a\r\n\r\n");
+  EXPECT_EQ(sending.Read().status, 200) << "and those that send";
+}
+
+// The files that the process may still open, for as long as it lives.
+class FewFiles {
+ public:
+  FewFiles() {
+    getrlimit(RLIMIT_NOFILE, &before_);
+    const int first = Take();
+    SetLimit({.rlim_cur = static_cast<rlim_t>(first) + 2, .rlim_max = before_.rlim_max});
+    while (Take() >= 0) {
+    }
+  }
+  ~FewFiles() {
+    SetLimit(before_);
+    for (const int fd : taken_) close(fd);
+  }
+  void GiveOne() {
+    close(taken_.back());
+    taken_.pop_back();
+  }
+  static void SetLimit(const rlimit& limit) { EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0); }
+
+ private:
+  int Take() {
+    const int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (fd >= 0) taken_.push_back(fd);
+    return fd;
+  }
+  rlimit before_ = {};
+  std::vector<int> taken_;
+};
+
+TEST_F(HttpServerTest, AnIdleClientMakesRoomForAFile) {
+  Start();
+  TestClient idle(port());
+  EXPECT_EQ(idle.Get("/a").status, 200);
+  FewFiles files;
+  files.GiveOne();
+  TestClient late(port());
+  ASSERT_TRUE(late.connected()) << "it has the last file, and the server needs one, too";
+  EXPECT_EQ(late.Get("/a").status, 200);
+  EXPECT_TRUE(idle.IsClosed());
+}
+
+TEST(ReserveFiles, RaisesTheLimitAsFarAsItMay) {
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  FewFiles::SetLimit({.rlim_cur = 80, .rlim_max = before.rlim_max});
+  EXPECT_EQ(ReserveFiles(30), 30);
+  rlimit after = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &after), 0);
+  EXPECT_EQ(after.rlim_cur, 94);
+  EXPECT_EQ(ReserveFiles(10), 10);
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &after), 0);
+  EXPECT_EQ(after.rlim_cur, 94) << "it is not made smaller";
+  FewFiles::SetLimit(before);
+  const auto with_few = [] {
+    FewFiles::SetLimit({.rlim_cur = 70, .rlim_max = 80});
+    const bool right = ReserveFiles(1000) == 16 && ReserveFiles(16) == 16;
+    FewFiles::SetLimit({.rlim_cur = 20, .rlim_max = 20});
+    std::_Exit(right && ReserveFiles(1000) == 1 ? 0 : 1);
+  };
+  EXPECT_EXIT(with_few(), ::testing::ExitedWithCode(0), "");
+}
+
+TEST(AddressGroup, IsTheNetworkOfAHousehold) {
+  EXPECT_EQ(AddressGroup("192.0.2.7"), "192.0.2.7");
+  EXPECT_EQ(AddressGroup("::ffff:192.0.2.7"), "192.0.2.7");
+  EXPECT_EQ(AddressGroup("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::/64");
+  EXPECT_EQ(AddressGroup("2001:db8:1:2::9"), "2001:db8:1:2::/64");
+  EXPECT_NE(AddressGroup("2001:db8:1:3::9"), "2001:db8:1:2::/64");
+  EXPECT_EQ(AddressGroup("::1"), "::/64");
+  EXPECT_EQ(AddressGroup(""), "");
 }
 
 TEST_F(HttpServerTest, BufferedBytesAreBounded) {

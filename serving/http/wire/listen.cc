@@ -1,5 +1,9 @@
 #include "serving/http/wire/listen.h"
 
+#include <sys/resource.h>
+
+#include <algorithm>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "boost/asio/io_context.hpp"
@@ -11,6 +15,9 @@ namespace {
 namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
+
+// For models, logs, and the standard streams.
+constexpr int64_t kOtherFiles = 64;
 
 absl::Status SystemError(absl::string_view what, const error_code& ec) {
   return absl::Status(absl::ErrnoToStatusCode(ec.value()), absl::StrCat(what, ": ", ec.message()));
@@ -49,6 +56,30 @@ absl::StatusOr<Listener> Listen(const std::string& host, int port, absl::string_
   listener.fd = acceptor.release(ec);
   if (ec) return SystemError("cannot keep the socket", ec);
   return listener;
+}
+
+int64_t ReserveFiles(int64_t connections) {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return connections;
+  const rlim_t needed = static_cast<rlim_t>(connections + kOtherFiles);
+  if (limit.rlim_cur < needed) {
+    const rlim_t before = limit.rlim_cur;
+    limit.rlim_cur = std::min(needed, limit.rlim_max);
+    if (setrlimit(RLIMIT_NOFILE, &limit) != 0) limit.rlim_cur = before;
+  }
+  const int64_t files = static_cast<int64_t>(std::min(limit.rlim_cur, needed));
+  return std::max<int64_t>(files - kOtherFiles, 1);
+}
+
+std::string AddressGroup(const std::string& address) {
+  error_code ec;
+  const asio::ip::address parsed = asio::ip::make_address(address, ec);
+  if (ec || parsed.is_v4()) return address;
+  asio::ip::address_v6 v6 = parsed.to_v6();
+  if (v6.is_v4_mapped()) return asio::ip::make_address_v4(asio::ip::v4_mapped, v6).to_string();
+  asio::ip::address_v6::bytes_type bytes = v6.to_bytes();
+  std::fill(bytes.begin() + 8, bytes.end(), 0);
+  return absl::StrCat(asio::ip::address_v6(bytes).to_string(), "/64");
 }
 
 }  // namespace aqt::serving

@@ -1,8 +1,9 @@
 #ifndef AQT_SERVING_HTTP_WIRE_LISTEN_H_
 #define AQT_SERVING_HTTP_WIRE_LISTEN_H_
 
-// A socket that waits for connections.
+// A socket that waits for connections, and what connections take.
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -21,6 +22,14 @@ struct Listener {
 // "--port". InvalidArgument for a host that is no address; AlreadyExists if the port is taken; otherwise the system's
 // error.
 absl::StatusOr<Listener> Listen(const std::string& host, int port, absl::string_view flag);
+
+// Raises the process's limit of open files, as far as the system lets it, so that there are enough for `connections`
+// and for models and logs. Returns how many connections there are enough for: 1 to `connections`.
+int64_t ReserveFiles(int64_t connections);
+
+// What clients of one household or machine have in common: an address of IPv4, or the first 64 bits of one of IPv6.
+// `address` is as text; another text is returned as it is.
+std::string AddressGroup(const std::string& address);
 
 }  // namespace aqt::serving
 
