@@ -17,6 +17,7 @@ namespace aqt::serving {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using Json = nlohmann::json;
@@ -227,7 +228,27 @@ TEST_F(HttpApiTest, ClassifyInBothForms) {
   EXPECT_EQ(tei, Json({{{"label", "high"}, {"score", 1.0}},
                        {{"label", "middle"}, {"score", 0.0}},
                        {{"label", "low"}, {"score", -1.0}}}));
-  EXPECT_EQ(PostJson("/predict", R"({"inputs": ["a", "b"]})").size(), 2u);
+  const auto high = [&](const char* path, const std::string& inputs) {
+    std::vector<double> scores;
+    const Json answer = PostJson(path, absl::StrCat(R"({"raw_scores": true, "inputs": )", inputs, "}"));
+    for (const Json& row : answer[0].is_array() ? answer : Json::array({answer})) scores.push_back(row[0]["score"]);
+    return scores;
+  };
+  EXPECT_THAT(high("/predict", R"(["1234567890"])"), ElementsAre(1));
+  EXPECT_THAT(high("/predict", R"(["1234567890", "12345678901234567890"])"), ElementsAre(3)) << "one pair";
+  EXPECT_THAT(high("/predict", R"([["1234567890"], ["1234567890", "1234567890"]])"), ElementsAre(1, 2));
+  EXPECT_THAT(high("/classify", R"([["1234567890"], ["1234567890", "1234567890"]])"), ElementsAre(1, 2));
+  EXPECT_THAT(high("/classify", R"(["1234567890", "12345678901234567890"])"), ElementsAre(1, 2)) << "two texts";
+  ExpectError("/predict", R"({"inputs": ["a", "b", "c"]})", 400, R"("inputs" has 3 texts, expected a list of a text)");
+  ExpectError("/predict", R"({"inputs": [["a"], "b"]})", 400, R"("inputs[1]" is a string, expected a list)");
+  ExpectError("/predict", R"({"inputs": [["a"], []]})", 400, R"("inputs[1]" has 0 texts)");
+  ExpectError("/predict", R"({"inputs": ["a", ["b"]]})", 400, R"("inputs[1]" is an array, expected a string)");
+  ExpectError("/predict", R"({"inputs": [["a", ""]]})", 400, R"("inputs[0][1]" is empty)");
+  ExpectError("/predict", R"({"inputs": []})", 400, R"("inputs" has 0 texts)");
+  ExpectError("/predict", R"({"inputs": 7})", 400, R"("inputs" is a number)");
+  std::string many = "[[\"a\"]";
+  for (int i = 0; i < 2048; ++i) many += ",[\"a\"]";
+  ExpectError("/predict", absl::StrCat(R"({"inputs": )", many, "]}"), 400, "has 2049 texts, expected at most 2048");
   ExpectError("/classify", R"({"model": "org/label"})", 400, "\"input\" is missing");
   ExpectError("/classify", R"({"input": [["a", "b"]]})", 400, "expected a string");
 }

@@ -132,11 +132,50 @@ absl::StatusOr<AnswerJson> RerankAnswer(const ApiContext& context, const std::st
 struct ClassifyRequest {
   bool tei = false, single = false;
   std::string model;
-  std::vector<std::string> texts;
+  std::vector<TextInput> texts;
   bool raw_scores = false, truncate = false;
 };
 
-absl::StatusOr<ClassifyRequest> ReadClassify(const ApiContext& context, const std::string& body) {
+// A text or a pair of texts, as text-embeddings-inference has them: ["a"], ["a", "b"].
+absl::StatusOr<TextInput> ReadSequence(const ApiOptions& options, const BodyJson& list, const std::string& name) {
+  if (!list.is_array() || list.size() > 2) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "\"", name, "\" ",
+        list.is_array() ? absl::StrCat("has ", list.size(), " texts") : absl::StrCat("is ", TypeName(list)),
+        ", expected a list of a text or of a pair; several texts are lists in a list: [[\"a\"], [\"b\"]]"));
+  }
+  AQT_ASSIGN_OR_RETURN(std::vector<std::string> texts, ReadTexts(options, list, name, /*objects=*/false));
+  TextInput input = {.text = std::move(texts[0]), .second = {}, .ids = {}};
+  if (texts.size() == 2) input.second = std::move(texts[1]);
+  return input;
+}
+
+// The texts to classify. `pairs`: a list of strings is one text or pair, as text-embeddings-inference has it.
+absl::Status ReadInputs(const ApiOptions& options, const BodyJson& input, const std::string& name, bool pairs,
+                        ClassifyRequest& request) {
+  const bool nested = request.tei && input.is_array() && !input.empty() && input[0].is_array();
+  request.single = input.is_string() || (pairs && input.is_array() && !nested);
+  if (nested && static_cast<int64_t>(input.size()) > options.max_texts) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", name, "\" has ", input.size(), " texts, expected at most ", options.max_texts));
+  }
+  for (size_t i = 0; nested && i < input.size(); ++i) {
+    AQT_ASSIGN_OR_RETURN(TextInput sequence, ReadSequence(options, input[i], absl::StrCat(name, "[", i, "]")));
+    request.texts.push_back(std::move(sequence));
+  }
+  if (nested) return absl::OkStatus();
+  if (request.single && input.is_array()) {
+    AQT_ASSIGN_OR_RETURN(TextInput sequence, ReadSequence(options, input, name));
+    request.texts.push_back(std::move(sequence));
+    return absl::OkStatus();
+  }
+  AQT_ASSIGN_OR_RETURN(std::vector<std::string> texts,
+                       ReadTexts(options, input.is_string() ? BodyJson::array({input}) : input, name, false));
+  for (std::string& text : texts) request.texts.push_back({.text = std::move(text), .second = {}, .ids = {}});
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ClassifyRequest> ReadClassify(const ApiContext& context, const std::string& body, bool pairs) {
   AQT_ASSIGN_OR_RETURN(const BodyJson json, ParseBody(body, {.depth = 4, .values = context.options.max_values}));
   FieldReader fields(json);
   ClassifyRequest request;
@@ -145,9 +184,7 @@ absl::StatusOr<ClassifyRequest> ReadClassify(const ApiContext& context, const st
   const char* name = request.tei ? "inputs" : "input";
   const BodyJson* input = fields.Get(name);
   if (input == nullptr) return fields.Error(name, "is missing");
-  request.single = input->is_string();
-  AQT_ASSIGN_OR_RETURN(request.texts,
-                       ReadTexts(context.options, request.single ? BodyJson::array({*input}) : *input, name, false));
+  AQT_RETURN_IF_ERROR(ReadInputs(context.options, *input, name, pairs && request.tei, request));
   AQT_ASSIGN_OR_RETURN(const auto raw, fields.Bool("raw_scores"));
   AQT_ASSIGN_OR_RETURN(const auto truncate, fields.Bool("truncate"));
   AQT_RETURN_IF_ERROR(fields.String("user").status());
@@ -167,13 +204,11 @@ AnswerJson TeiLabels(const std::vector<float>& scores, const std::vector<std::st
   return row;
 }
 
-absl::StatusOr<AnswerJson> ClassifyAnswer(const ApiContext& context, const std::string& body) {
-  AQT_ASSIGN_OR_RETURN(const ClassifyRequest request, ReadClassify(context, body));
+absl::StatusOr<AnswerJson> ClassifyAnswer(const ApiContext& context, const std::string& body, bool pairs) {
+  AQT_ASSIGN_OR_RETURN(const ClassifyRequest request, ReadClassify(context, body, pairs));
   AQT_ASSIGN_OR_RETURN(const auto model, FindModel(context, request.model, ModelTask::kClassification));
-  std::vector<TextInput> texts;
-  for (const std::string& text : request.texts) texts.push_back({.text = text, .second = {}, .ids = {}});
   AQT_ASSIGN_OR_RETURN(const std::vector<TextOutput> outputs,
-                       RunTexts(context, request.model, *model, texts, request.truncate));
+                       RunTexts(context, request.model, *model, request.texts, request.truncate));
   AQT_RETURN_IF_ERROR(CheckFinite(outputs));
   const std::vector<std::string>& labels = model->info().labels;
   int64_t tokens = 0;
@@ -207,7 +242,8 @@ HttpResponse Rerank(const ApiContext& context, const HttpRequest& request) {
 }
 
 HttpResponse Classify(const ApiContext& context, const HttpRequest& request) {
-  return Answer(request, ClassifyAnswer(context, request.body));
+  const bool pairs = request.path.front() == "predict";
+  return Answer(request, ClassifyAnswer(context, request.body, pairs));
 }
 
 }  // namespace aqt::serving

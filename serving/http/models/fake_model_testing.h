@@ -28,7 +28,8 @@ class FakeModel final : public ServedModel {
   }
   const ServedModelInfo& info() const override { return info_; }
 
-  // Embeddings: n, 3, 0, 4 (or the ids). Labels: -n/10, 0, n/10. Scores of a pair: bytes of the second text - 4.
+  // Embeddings: n, 3, 0, 4 (or the ids). Labels: -n/10, 0, n/10, and m/10 more for a second text of m bytes. Scores of
+  // a pair: bytes of the second text - 4.
   absl::StatusOr<std::vector<TextOutput>> RunTexts(absl::Span<const TextInput> texts,
                                                    const TextOptions& options) const override {
     std::vector<TextOutput> outputs;
@@ -44,7 +45,8 @@ class FakeModel final : public ServedModel {
       TextOutput& output = outputs.emplace_back();
       output.tokens = static_cast<int64_t>(x);
       if (info_.task == ModelTask::kEmbedding) output.values = {x, 3, 0, 4};
-      if (info_.task == ModelTask::kClassification) output.values = {-x / 10, 0, x / 10};
+      const float y = x + static_cast<float>(text.second.has_value() ? text.second->size() : 0);
+      if (info_.task == ModelTask::kClassification) output.values = {-x / 10, 0, y / 10};
       if (info_.task == ModelTask::kScoring) output.values = {static_cast<float>(text.second->size()) - 4};
     }
     return outputs;
