@@ -21,6 +21,16 @@ namespace {
 
 constexpr int64_t kMaxKeyBytes = 4096;
 
+void WriteModels(const ModelRepository& models, std::ostream& out, std::ostream& err) {
+  for (const ModelRepository::Row& row : models.List()) {
+    if (row.model == nullptr) continue;  // a client has unloaded it already
+    for (const std::string& note : row.model->info().notes) {
+      err << "warning: model " << row.name << ": " << io::PrintableLine(note) << "\n" << std::flush;
+    }
+    out << "model " << row.name << ": " << TaskText(row.model->info().task) << "\n";
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> ReadApiKey(const io::FileSystem& fs, const std::string& file) {
@@ -68,23 +78,28 @@ absl::Status Serve(const ServeOptions& options, const io::FileSystem& fs, std::o
   if (options.grpc != nullptr) {
     AQT_ASSIGN_OR_RETURN(grpc, options.grpc(api.context()));
   }
-  AQT_RETURN_IF_ERROR(models.LoadAll());
-  AQT_RETURN_IF_ERROR(CheckCancelled(interrupted));
-  for (const ModelRepository::Row& row : models.List()) {
-    for (const std::string& note : row.model->info().notes) {
-      err << "warning: model " << row.name << ": " << io::PrintableLine(note) << "\n" << std::flush;
-    }
-    out << "model " << row.name << ": " << TaskText(row.model->info().task) << "\n";
+  absl::Status loaded;
+  {
+    // Health is answered meanwhile.
+    Workers other;
+    AQT_RETURN_IF_ERROR(other.Start(2));
+    other.Add([&] {
+      loaded = models.LoadAll();
+      if (loaded.ok()) loaded = CheckCancelled(interrupted);
+      if (!loaded.ok()) return server->Stop();
+      {
+        const std::lock_guard<std::mutex> lock(err_mutex);
+        WriteModels(models, out, err);
+      }
+      if (grpc != nullptr) {
+        other.Add([&] { grpc->Run(interrupted); });
+        out << "listening on grpc://" << grpc->address() << "\n";
+      }
+      out << "listening on " << server->url() << "\n" << std::flush;
+    });
+    server->Run(interrupted);
   }
-  Workers other;  // waits for the end of gRPC
-  if (grpc != nullptr) {
-    AQT_RETURN_IF_ERROR(other.Start(1));
-    other.Add([&] { grpc->Run(interrupted); });
-    out << "listening on grpc://" << grpc->address() << "\n";
-  }
-  out << "listening on " << server->url() << "\n" << std::flush;
-  server->Run(interrupted);
-  return absl::OkStatus();
+  return loaded;
 }
 
 }  // namespace aqt::serving

@@ -38,8 +38,8 @@ struct ServeOptions {
   std::function<absl::StatusOr<std::unique_ptr<ProtocolServer>>(const ApiContext&)> grpc = nullptr;
 };
 
-// Loads the models, listens, writes the address to `out`, and answers until `interrupted` is true. Then it answers what
-// it has accepted. Warnings go to `err`.
+// Listens, loads the models, writes the address to `out`, and answers until `interrupted` is true. Then it answers what
+// it has accepted. Until the models are loaded, it answers that they are not. Warnings go to `err`.
 absl::Status Serve(const ServeOptions& options, const io::FileSystem& fs, std::ostream& out, std::ostream& err,
                    const std::atomic<bool>* interrupted);
 

@@ -3,6 +3,8 @@
 
 #include "serving/http/serve.h"
 
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -210,6 +212,36 @@ TEST_F(ServeTest, LogAndPaths) {
   EXPECT_EQ(Json::parse(lines[1])["status"], 200);
   EXPECT_EQ(Json::parse(lines[1])["bytes_in"], 29);
   EXPECT_EQ(Json::parse(lines[4])["status"], 400);
+}
+
+// The port on which this process listens.
+int ListeningPort() {
+  for (int fd = 0; fd < 1024; ++fd) {
+    int listens = 0;
+    socklen_t size = sizeof(listens);
+    if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0 || listens == 0) continue;
+    sockaddr_in address = {};
+    size = sizeof(address);
+    if (getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0) return ntohs(address.sin_port);
+  }
+  return 0;
+}
+
+TEST_F(ServeTest, HealthIsAnsweredWhileModelsAreLoaded) {
+  ServeOptions options = {.models = {kBert}};
+  std::vector<int> statuses;
+  options.open.quantize = [&](const std::string&) -> absl::StatusOr<FolderQuantization> {
+    TestClient client(ListeningPort());
+    for (const char* path : {"/healthz", "/v2/health/live", "/v2/health/ready", "/v2/models/bert/ready"}) {
+      statuses.push_back(client.Get(path).status);
+    }
+    statuses.push_back(client.Post("/v1/embeddings", R"({"model": "bert", "input": "w7"})").status);
+    EXPECT_EQ(out_.str(), "") << "the address is written when models are ready";
+    return FolderQuantization();
+  };
+  Start(options);
+  EXPECT_EQ(statuses, std::vector<int>({503, 200, 503, 503, 503}));
+  EXPECT_EQ(TestClient(port_).Get("/healthz").status, 200);
 }
 
 TEST_F(ServeTest, WhatCannotStart) {

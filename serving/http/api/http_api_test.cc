@@ -2,6 +2,8 @@
 
 #include "serving/http/api/http_api.h"
 
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -384,6 +386,37 @@ TEST_F(HttpApiTest, LoadAndUnload) {
   ExpectError("/v2/repository/models/embed/load", R"({"parameters": {"config": "{}"}})", 400, "not supported");
   Start({.model_control = false});
   ExpectError("/v2/repository/models/embed/unload", "", 400, "--model-control on");
+}
+
+TEST(ModelRepository, IsReadyWhenWhatIsWantedIsLoaded) {
+  std::function<void()> meanwhile = [] {};
+  bool broken = false;
+  ModelRepository models({{"a", "/a"}, {"b", "/b"}}, [&](const ModelSource&) -> decltype(OpenFake({})) {
+    meanwhile();
+    if (broken) return absl::NotFoundError("gone");
+    return std::make_shared<FakeModel>(ModelTask::kEmbedding);
+  });
+  EXPECT_FALSE(models.all_ready());
+  meanwhile = [&] {
+    EXPECT_FALSE(models.all_ready());
+    EXPECT_EQ(models.Load("b").code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(models.Find("b").status().message(), HasSubstr("is being loaded"));
+  };
+  EXPECT_TRUE(models.LoadAll().ok());
+  EXPECT_TRUE(models.all_ready());
+  EXPECT_TRUE(models.Unload("b").ok());
+  EXPECT_TRUE(models.all_ready()) << "a client wants it so";
+  meanwhile = [&] { EXPECT_FALSE(models.all_ready()); };
+  EXPECT_TRUE(models.Load("b").ok());
+  EXPECT_TRUE(models.all_ready());
+  broken = true;
+  meanwhile = [&] { EXPECT_TRUE(models.all_ready()); };
+  EXPECT_FALSE(models.Load("b").ok());
+  EXPECT_TRUE(models.all_ready()) << "the old weights answer";
+  EXPECT_TRUE(models.Unload("b").ok());
+  meanwhile = [] {};
+  EXPECT_FALSE(models.Load("b").ok());
+  EXPECT_FALSE(models.all_ready());
 }
 
 TEST_F(HttpApiTest, PathsAndMethods) {

@@ -79,12 +79,18 @@ absl::Status ModelRepository::LoadEntry(Entry& entry) {
 }
 
 absl::Status ModelRepository::LoadAll() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (auto& [name, entry] : entries_) entry.state = ModelState::kLoading;
+  }
   for (auto& [name, entry] : entries_) {
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      entry.state = ModelState::kLoading;
+    absl::Status status = LoadEntry(entry);
+    if (status.ok()) continue;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (auto& [other_name, other] : entries_) {
+      if (other.state == ModelState::kLoading) other.state = ModelState::kUnloaded;
     }
-    AQT_RETURN_IF_ERROR(LoadEntry(entry));
+    return status;
   }
   return absl::OkStatus();
 }
@@ -100,6 +106,7 @@ absl::Status ModelRepository::Load(absl::string_view name) {
       return absl::FailedPreconditionError(absl::StrCat("the model ", name, " is being loaded already"));
     }
     entry->state = ModelState::kLoading;
+    entry->wanted = true;
   }
   const absl::Status status = LoadEntry(*entry);
   if (status.ok()) return status;
@@ -119,6 +126,7 @@ absl::Status ModelRepository::Unload(absl::string_view name) {
   old = std::move(it->second.model);
   it->second.model = nullptr;
   it->second.state = ModelState::kUnloaded;
+  it->second.wanted = false;
   return absl::OkStatus();
 }
 
@@ -127,7 +135,8 @@ absl::StatusOr<std::shared_ptr<const ServedModel>> ModelRepository::Find(absl::s
   const auto it = entries_.find(name);
   if (it == entries_.end()) return UnknownModel(name);
   if (it->second.model != nullptr) return it->second.model;  // also while it is loaded again
-  return absl::UnavailableError(absl::StrCat("the model ", name, " is not loaded"));
+  const bool loading = it->second.state == ModelState::kLoading;
+  return absl::UnavailableError(absl::StrCat("the model ", name, loading ? " is being loaded" : " is not loaded"));
 }
 
 std::vector<ModelRepository::Row> ModelRepository::List() const {
@@ -139,7 +148,7 @@ std::vector<ModelRepository::Row> ModelRepository::List() const {
 
 bool ModelRepository::all_ready() const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return absl::c_all_of(entries_, [](const auto& item) { return item.second.model != nullptr; });
+  return absl::c_all_of(entries_, [](const auto& item) { return item.second.model != nullptr || !item.second.wanted; });
 }
 
 }  // namespace aqt::serving

@@ -54,12 +54,14 @@ class ModelRepository {
     std::shared_ptr<const ServedModel> model;  // if it is ready
   };
   std::vector<Row> List() const;  // by name
+  // Whether every model is loaded, but for those that a client has unloaded.
   bool all_ready() const;
 
  private:
   struct Entry {
     ModelSource source;
     ModelState state = ModelState::kUnloaded;
+    bool wanted = true;  // no client has unloaded it
     int64_t loaded_at = 0;
     std::shared_ptr<const ServedModel> model;
   };
