@@ -130,8 +130,7 @@ class Reader {
 
  private:
   absl::StatusOr<InferTensor> ReadInput(const BodyJson& json, const std::string& where);
-  absl::Status ReadData(FieldReader& fields, const std::string& where, const std::string& datatype,
-                        InferTensor& tensor);
+  absl::Status ReadData(FieldReader& fields, const std::string& path, const std::string& datatype, InferTensor& tensor);
   absl::StatusOr<absl::string_view> TakeBytes(int64_t size, const std::string& where);
   absl::Status ReadOutputs(const BodyJson& list, InferRequest& request);
 
@@ -180,13 +179,15 @@ absl::StatusOr<absl::string_view> Reader::TakeBytes(int64_t size, const std::str
   return bytes;
 }
 
-absl::Status Reader::ReadData(FieldReader& fields, const std::string& where, const std::string& datatype,
+// `path` is that of the input, "inputs[0].".
+absl::Status Reader::ReadData(FieldReader& fields, const std::string& path, const std::string& datatype,
                               InferTensor& tensor) {
+  const std::string where = InputText(tensor.name);
   AQT_ASSIGN_OR_RETURN(const std::optional<DType> dtype, ParseDatatype(datatype, where));
   AQT_ASSIGN_OR_RETURN(tensor.shape, ReadShape(fields, where));
   AQT_ASSIGN_OR_RETURN(const int64_t count, CountElements(tensor.shape, where));
-  AQT_ASSIGN_OR_RETURN(const BodyJson parameters, Parameters(fields, where));
-  FieldReader parameter_fields(parameters, absl::StrCat(where, " parameters."));
+  AQT_ASSIGN_OR_RETURN(const BodyJson parameters, Parameters(fields, path));
+  FieldReader parameter_fields(parameters, absl::StrCat(path, "parameters."));
   AQT_ASSIGN_OR_RETURN(const auto size, parameter_fields.Int("binary_data_size", 0, INT32_MAX));
   AQT_RETURN_IF_ERROR(parameter_fields.String("content_type").status());  // a hint of other clients: "str"
   AQT_RETURN_IF_ERROR(parameter_fields.CheckAllRead());
@@ -210,11 +211,12 @@ absl::Status Reader::ReadData(FieldReader& fields, const std::string& where, con
 
 absl::StatusOr<InferTensor> Reader::ReadInput(const BodyJson& json, const std::string& where) {
   AQT_RETURN_IF_ERROR(CheckObject(json, where));
-  FieldReader fields(json, absl::StrCat(where, "."));
+  const std::string path = absl::StrCat(where, ".");
+  FieldReader fields(json, path);
   InferTensor tensor;
   AQT_ASSIGN_OR_RETURN(tensor.name, fields.RequiredString("name"));
   AQT_ASSIGN_OR_RETURN(const std::string datatype, fields.RequiredString("datatype"));
-  AQT_RETURN_IF_ERROR(ReadData(fields, InputText(tensor.name), datatype, tensor));
+  AQT_RETURN_IF_ERROR(ReadData(fields, path, datatype, tensor));
   AQT_RETURN_IF_ERROR(fields.CheckAllRead());
   return tensor;
 }

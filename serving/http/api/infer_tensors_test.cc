@@ -177,7 +177,9 @@ TEST(InferTensors, FieldsThatAreRefused) {
   refused(R"({"inputs": [], "parameters": {"sequence_id": 1}})", "\"parameters.sequence_id\"");
   refused(R"({"inputs": [], "outputs": [{"name": "y"}, {"name": "y"}]})", "'y' is asked for twice");
   refused(R"({"inputs": [], "outputs": [{"name": "y", "parameters": {"classification": 3}}]})", "classification");
-  refused(Input("FP32", "[1]", R"("data": [1], "parameters": {"shared_memory_region": "r"})"), "shared_memory_region");
+  refused(Input("FP32", "[1]", R"("data": [1], "parameters": {"shared_memory_region": "r"})"),
+          "\"inputs[0].parameters.shared_memory_region\"");
+  refused(Input("FP32", "[1]", R"("data": [1], "parameters": 7)"), "\"inputs[0].parameters\" is a number");
   refused(Input("FP32", "[1]", R"("data": [1], "extra": 1)"), "\"inputs[0].extra\"");
   refused(R"({"inputs": [{"datatype": "FP32", "shape": [1], "data": [1]}]})", "\"inputs[0].name\" is missing");
 }
