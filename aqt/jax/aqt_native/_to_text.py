@@ -102,6 +102,10 @@ def _check_mid(quantizer: aqt_quantizer.Quantizer, where: str) -> None:
         _refuse(f"{where}.numerics", kind, "use set_use_mid_quant of AQT's config")
     if quantizer.calibration is not aqt_calibration.AbsMaxCalibration:
         _refuse(f"{where}.calibration", quantizer.calibration, "use set_use_mid_quant of AQT's config")
+    if quantizer.calib_shared_axes:
+        _refuse(f"{where}.calib_shared_axes", quantizer.calib_shared_axes, "leave it None")
+    if quantizer.scale_dtype is not None:
+        _refuse(f"{where}.scale_dtype", np.dtype(quantizer.scale_dtype).name, "leave it None")
 
 
 # ---- one tensor

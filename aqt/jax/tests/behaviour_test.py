@@ -202,6 +202,12 @@ class Configurations(Case):
         config.dlhs.dg_quantizer.lhs.numerics.noise_fn = lambda shape, key: jnp.zeros(shape)
         with self.assertRaisesRegex(aqt_native.NotSupportedError, "dlhs.dg_quantizer.lhs.numerics.noise_fn"):
             aqt_native.accelerate(config)
+        for field, value, shown in (("calib_shared_axes", "per_tensor", "per_tensor"), ("scale_dtype", jnp.bfloat16, "bfloat16")):
+            config = aqt_config.config_v4(fwd_mid_alpha_both=0.5)
+            aqt_native.accelerate(config)
+            setattr(config.fwd.dg_quantizer.rhs_mid, field, value)
+            with self.assertRaisesRegex(aqt_native.NotSupportedError, f"fwd.dg_quantizer.rhs_mid.{field} is {shown}"):
+                aqt_native.accelerate(config)
         with self.assertRaisesRegex(aqt_native.NotSupportedError, "1:"):
             aqt_native.from_textproto("schema: 1 fwd { colour: 1 }")
 
