@@ -13,6 +13,7 @@
 #include "aqt/gguf/tensor_values.h"
 #include "aqt/io/json.h"
 #include "aqt/io/printable.h"
+#include "aqt/kernels/quantize/finite.h"
 #include "aqt/quant/weights/ggml_blocks.h"
 #include "aqt/quant/weights/stored_values.h"
 
@@ -178,7 +179,7 @@ absl::Status GgufSource::ReadRun(const TensorView& view, int64_t begin, int64_t 
   if (view.minus_one) {
     for (float& value : values) value -= 1;
   }
-  if (const int64_t i = stored_values::FirstNotFinite(values.data(), count, dtype); i >= 0) {
+  if (const int64_t i = kernels::FirstNotFiniteIn(dtype, values.data(), count); i >= 0) {
     return absl::DataLossError(absl::StrCat(
         "'", io::PrintableLine(file.path()), "', tensor ", io::QuoteForMessage(tensor.name), ": element ", begin + i,
         std::isfinite(values[i])

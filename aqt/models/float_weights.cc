@@ -14,7 +14,7 @@
 #include "aqt/io/printable.h"
 #include "aqt/io/tensors/checkpoint_files.h"
 #include "aqt/io/tensors/map_tensor.h"
-#include "aqt/quant/weights/stored_values.h"
+#include "aqt/kernels/quantize/finite.h"
 
 namespace aqt::models {
 namespace {
@@ -23,7 +23,7 @@ namespace {
 constexpr int64_t kLeastMappedBytes = 64 << 10;
 
 bool AreFinite(absl::Span<const float> values) {
-  return stored_values::FirstNotFinite(values.data(), static_cast<int64_t>(values.size()), DType::kF32) < 0;
+  return kernels::FirstNotFinite(values.data(), DType::kF32, static_cast<int64_t>(values.size())) < 0;
 }
 
 }  // namespace

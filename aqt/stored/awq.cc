@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/io/printable.h"
-#include "aqt/quant/weights/stored_values.h"
+#include "aqt/kernels/quantize/decode_integers.h"
 #include "aqt/stored/stored_format.h"
 
 namespace aqt::stored {
@@ -37,23 +37,35 @@ class Weight final : public StoredWeight {
         group_(group) {}
 
   absl::Status DecodeRows(const PartReader& reader, int64_t first, int64_t n, float* out) const override {
-    const int64_t word = first / kPerWord, words = (first + n - 1) / kPerWord - word + 1;
-    const int64_t in = cols(), groups = scales_->shape[0], row_bytes = rows() / kPerWord * 4;
+    const int64_t in = cols(), groups = scales_->shape[0];
     if (n == 0 || in == 0) return absl::OkStatus();
-    AQT_ASSIGN_OR_RETURN(const std::vector<uint8_t> q,
-                         reader.Columns(*q_, row_bytes, 0, in, word * 4, (word + words) * 4));
-    AQT_ASSIGN_OR_RETURN(const std::vector<uint8_t> z,
-                         reader.Columns(*zeros_, row_bytes, 0, groups, word * 4, (word + words) * 4));
     AQT_ASSIGN_OR_RETURN(const std::vector<float> s, reader.FloatColumns(*scales_, first, first + n));
     std::vector<float> zeros(static_cast<size_t>(groups)), scales(static_cast<size_t>(groups));
+    const std::vector<float> ones(static_cast<size_t>(groups), 1.0f);
+    WordColumn q, z;
     for (int64_t r = 0; r < n; ++r) {
-      const int nibble = kNibbleOf[(first + r) % kPerWord], shift = nibble % 2 * 4;
-      const int64_t byte = ((first + r) / kPerWord - word) * 4 + nibble / 2;
-      float* const w = out + r * in;
-      stored_values::UnpackNibbles(q.data() + byte, words * 4, shift, in, w);
-      stored_values::UnpackNibbles(z.data() + byte, words * 4, shift, groups, zeros.data());
+      const int64_t output = first + r;
+      if (r == 0 || output % kPerWord == 0) {
+        AQT_ASSIGN_OR_RETURN(q, reader.Column(*q_, output / kPerWord));
+        AQT_ASSIGN_OR_RETURN(z, reader.Column(*zeros_, output / kPerWord));
+      }
+      kernels::DecodeIntegersArgs args;
+      args.layout = kernels::CodeLayout::kWords;
+      args.bits = 4;
+      args.shift = kNibbleOf[output % kPerWord] * 4;
+      args.q = z.words;
+      args.n = groups;
+      args.scale = ones.data();
+      args.x = zeros.data();
+      kernels::DecodeIntegers(args);
       for (int64_t g = 0; g < groups; ++g) scales[g] = s[g * n + r];
-      stored_values::Scale(w, zeros.data(), scales.data(), in, 0, group_, w);
+      args.q = q.words;
+      args.n = in;
+      args.group = group_;
+      args.zero = zeros.data();
+      args.scale = scales.data();
+      args.x = out + r * in;
+      kernels::DecodeIntegers(args);
     }
     return absl::OkStatus();
   }

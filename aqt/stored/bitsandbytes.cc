@@ -21,6 +21,7 @@
 #include "aqt/core/status_macros.h"
 #include "aqt/io/json.h"
 #include "aqt/io/printable.h"
+#include "aqt/kernels/quantize/decode_integers.h"
 #include "aqt/quant/weights/stored_values.h"
 #include "aqt/stored/stored_format.h"
 #include "nlohmann/json.hpp"
@@ -50,11 +51,15 @@ class Int8 final : public StoredWeight {
   absl::Status DecodeRows(const PartReader& reader, int64_t first, int64_t n, float* out) const override {
     AQT_ASSIGN_OR_RETURN(const std::vector<uint8_t> q, reader.Bytes(main(), first * cols(), n * cols()));
     AQT_ASSIGN_OR_RETURN(const std::vector<float> scales, reader.Floats(*scales_, first, n));
-    const auto* codes = reinterpret_cast<const int8_t*>(q.data());
-    for (int64_t r = 0; r < n; ++r, codes += cols(), out += cols()) {
-      stored_values::UnpackBytes(codes, cols(), out);
-      stored_values::ScaleBy127th(out, scales[r], cols(), out);
-    }
+    if (cols() == 0) return absl::OkStatus();
+    kernels::DecodeIntegersArgs args;
+    args.q = q.data();
+    args.n = n * cols();
+    args.group = cols();
+    args.scale = scales.data();
+    args.factor = 1.0f / 127.0f;
+    args.x = out;
+    kernels::DecodeIntegers(args);
     return absl::OkStatus();
   }
 
@@ -89,10 +94,15 @@ class FourBits final : public StoredWeight {
     AQT_ASSIGN_OR_RETURN(const std::vector<uint8_t> bytes,
                          reader.Bytes(*t_.codes, byte, CeilDiv(begin + count, 2) - byte));
     AQT_ASSIGN_OR_RETURN(const std::vector<float> map, reader.Floats(*t_.map, 0, 16));
-    stored_values::LookUpNibbles(bytes.data(), begin % 2, map.data(), count, out);
     const int64_t unit = begin / state_.block, units = (begin + count - 1) / state_.block - unit + 1;
     AQT_ASSIGN_OR_RETURN(const std::vector<float> scales, Scales(reader, unit, units));
-    stored_values::Scale(out, nullptr, scales.data(), count, begin, state_.block, out);
+    kernels::DecodeByMap({.q = bytes.data(),
+                          .map = map.data(),
+                          .first = begin,
+                          .n = count,
+                          .group = state_.block,
+                          .scale = scales.data(),
+                          .x = out});
     return absl::OkStatus();
   }
 

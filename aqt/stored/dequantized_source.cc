@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/io/printable.h"
+#include "aqt/kernels/quantize/finite.h"
 #include "aqt/native/native_file.h"
 #include "aqt/quant/weights/stored_values.h"
 
@@ -168,9 +169,9 @@ const StoredWeight* DequantizedSource::FindWeight(absl::string_view name) const 
 
 absl::Status DequantizedSource::CheckFinite(const StoredWeight& weight, int64_t first_row,
                                             absl::Span<const float> values) const {
-  const int64_t bad = stored_values::FirstNotFinite(values.data(), static_cast<int64_t>(values.size()), dtype_);
+  const int64_t bad = kernels::FirstNotFiniteIn(dtype_, values.data(), static_cast<int64_t>(values.size()));
   if (bad < 0) return absl::OkStatus();
-  const bool overflow = stored_values::FirstNotFinite(&values[bad], 1, DType::kF32) < 0;
+  const bool overflow = kernels::FirstNotFinite(&values[bad], DType::kF32, 1) < 0;
   return absl::DataLossError(absl::StrCat(
       stored::Describe(base_, weight.main()), ": element [", first_row + bad / weight.cols(), ",", bad % weight.cols(),
       "] of ", io::Printable(weight.name()),

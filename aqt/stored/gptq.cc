@@ -20,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/io/printable.h"
+#include "aqt/kernels/quantize/decode_integers.h"
 #include "aqt/quant/weights/stored_values.h"
 #include "aqt/stored/stored_format.h"
 
@@ -54,8 +55,6 @@ class Weight final : public StoredWeight {
 
   absl::Status DecodeRows(const PartReader& reader, int64_t first, int64_t n, float* out) const override {
     if (n == 0 || t_.in == 0) return absl::OkStatus();
-    AQT_ASSIGN_OR_RETURN(const std::vector<uint8_t> q,
-                         reader.Columns(*t_.q, t_.out * 4, 0, t_.q->shape[0], first * 4, (first + n) * 4));
     AQT_ASSIGN_OR_RETURN(const std::vector<float> s, reader.FloatColumns(*t_.scales, first, first + n));
     AQT_ASSIGN_OR_RETURN(const std::vector<float> z, Zeros(reader, first, n));
     std::vector<int32_t> index;
@@ -64,20 +63,22 @@ class Weight final : public StoredWeight {
     }
     std::vector<float> zeros(static_cast<size_t>(t_.groups)), scales(static_cast<size_t>(t_.groups));
     for (int64_t r = 0; r < n; ++r) {
-      const stored_values::BitFields fields{q.data() + r * 4, n * 4, t_.bits, 0};
-      float* const w = out + r * t_.in;
-      stored_values::UnpackBits(fields, t_.in, 0, w);
+      AQT_ASSIGN_OR_RETURN(const WordColumn q, reader.Column(*t_.q, first + r));
       for (int64_t g = 0; g < t_.groups; ++g) {
         zeros[g] = z[g * n + r];
         scales[g] = s[g * n + r];
       }
-      if (index.empty()) {
-        stored_values::Scale(w, zeros.data(), scales.data(), t_.in, 0, t_.group, w);
-        continue;
-      }
-      for (int64_t k = 0; k < t_.in; ++k) {
-        stored_values::Scale(w + k, &zeros[index[k]], &scales[index[k]], 1, 0, 1, w + k);
-      }
+      kernels::DecodeIntegersArgs args;
+      args.q = q.words;
+      args.layout = kernels::CodeLayout::kFields;
+      args.bits = t_.bits;
+      args.n = t_.in;
+      args.group = std::max<int64_t>(t_.group, 1);
+      args.group_of = index.empty() ? nullptr : index.data();
+      args.zero = zeros.data();
+      args.scale = scales.data();
+      args.x = out + r * t_.in;
+      kernels::DecodeIntegers(args);
     }
     return absl::OkStatus();
   }

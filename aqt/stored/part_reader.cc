@@ -2,20 +2,32 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <type_traits>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "aqt/core/check.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/kernels/quantize/decode_integers.h"
 #include "aqt/quant/weights/stored_values.h"
 
 namespace aqt::stored {
 namespace {
 
-constexpr int64_t kPanelBytes = 1 << 20;
+constexpr int64_t kPanelBytes = 4 << 20;
 constexpr int64_t kMinPanelCols = 64;  // bytes
-constexpr size_t kMaxPanels = 16;
+constexpr int64_t kBytesOfPanels = 16 << 20;
+// Bytes that are read at a time for a panel of columns.
+constexpr int64_t kReadBytes = 256 << 10;
+
+// The range of bytes of a row that one panel has, and `at` is in.
+std::pair<int64_t, int64_t> PanelAt(int64_t rows, int64_t row_bytes, int64_t at) {
+  const int64_t width = std::max(kPanelBytes / rows / kMinPanelCols * kMinPanelCols, kMinPanelCols);
+  const int64_t left = at / width * width;
+  return {left, std::min(left + width, row_bytes)};
+}
 
 template <class T>
 void Widen(const std::vector<uint8_t>& bytes, std::vector<float>& out) {
@@ -76,40 +88,78 @@ std::shared_ptr<PartReader::Panel> PartReader::FindPanel(const Key& key) const {
       std::find_if(panels_.begin(), panels_.end(), [&](const auto& entry) { return entry.first == key; });
   if (found != panels_.end()) {
     panels_.splice(panels_.begin(), panels_, found);
-  } else {
-    panels_.emplace_front(key, std::make_shared<Panel>());
-    if (panels_.size() > kMaxPanels) panels_.pop_back();
+    return panels_.front().second;
+  }
+  panels_.emplace_front(key, std::make_shared<Panel>());
+  panel_bytes_ += key.bytes();
+  while (panel_bytes_ > kBytesOfPanels && panels_.size() > 1) {
+    panel_bytes_ -= panels_.back().first.bytes();
+    panels_.pop_back();
   }
   return panels_.front().second;
+}
+
+absl::Status PartReader::ReadPanel(const io::TensorInfo& matrix, int64_t row_bytes, const Key& key,
+                                   uint8_t* out) const {
+  const int64_t width = key.right - key.left;
+  const auto read = [&](int64_t row, int64_t rows, uint8_t* to) -> absl::Status {
+    const bool whole = width == row_bytes;  // then the rows are adjacent
+    const int64_t reads = whole ? 1 : rows, bytes = rows * width / reads;
+    for (int64_t r = 0; r < reads; ++r) {
+      AQT_RETURN_IF_ERROR(source_.Read(matrix, (key.first + row + r) * row_bytes + key.left,
+                                       absl::MakeSpan(to + r * bytes, static_cast<size_t>(bytes))));
+    }
+    return absl::OkStatus();
+  };
+  if (!key.transposed) return read(0, key.rows, out);
+  const int64_t at_once = std::min(std::max<int64_t>(1, kReadBytes / width), key.rows), words = width / 4;
+  const auto part = std::make_unique_for_overwrite<uint32_t[]>(at_once * words);
+  for (int64_t row = 0; row < key.rows; row += at_once) {
+    const int64_t n = std::min(at_once, key.rows - row);
+    AQT_RETURN_IF_ERROR(read(row, n, reinterpret_cast<uint8_t*>(part.get())));
+    kernels::TransposeWords(part.get(), n, words, words, reinterpret_cast<uint32_t*>(out) + row, key.rows);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<const PartReader::Panel>> PartReader::Load(const io::TensorInfo& matrix,
+                                                                          int64_t row_bytes, const Key& key) const {
+  std::shared_ptr<Panel> panel = FindPanel(key);
+  const std::lock_guard<std::mutex> lock(panel->mutex);
+  if (!panel->loaded) {
+    panel->loaded = true;
+    panel->bytes = std::make_unique_for_overwrite<uint8_t[]>(key.bytes());
+    panel->status = ReadPanel(matrix, row_bytes, key, panel->bytes.get());
+  }
+  AQT_RETURN_IF_ERROR(panel->status);
+  return panel;
 }
 
 absl::StatusOr<std::vector<uint8_t>> PartReader::Columns(const io::TensorInfo& matrix, int64_t row_bytes, int64_t first,
                                                          int64_t rows, int64_t begin, int64_t end) const {
   std::vector<uint8_t> out(static_cast<size_t>(rows * (end - begin)));
   if (out.empty()) return out;
-  const int64_t fit = std::max(kPanelBytes / rows / kMinPanelCols * kMinPanelCols, kMinPanelCols);
-  const int64_t width = std::min(fit, row_bytes);
-  for (int64_t panel = begin / width; panel * width < end; ++panel) {
-    const int64_t left = panel * width, right = std::min(left + width, row_bytes);
-    const std::shared_ptr<Panel> found = FindPanel({matrix.shard, matrix.begin, first, rows, panel});
-    const std::lock_guard<std::mutex> lock(found->mutex);
-    if (!found->loaded) {
-      found->loaded = true;
-      found->bytes.resize(static_cast<size_t>(rows * (right - left)));
-      const bool whole = right - left == row_bytes;  // then the rows are adjacent
-      const int64_t reads = whole ? 1 : rows, bytes = static_cast<int64_t>(found->bytes.size()) / reads;
-      for (int64_t r = 0; r < reads && found->status.ok(); ++r) {
-        found->status = source_.Read(matrix, (first + r) * row_bytes + left,
-                                     absl::MakeSpan(found->bytes).subspan(r * bytes, bytes));
-      }
-    }
-    AQT_RETURN_IF_ERROR(found->status);
-    const int64_t from = std::max(begin, left), to = std::min(end, right);
+  for (int64_t at = begin; at < end;) {
+    const auto [left, right] = PanelAt(rows, row_bytes, at);
+    AQT_ASSIGN_OR_RETURN(const std::shared_ptr<const Panel> panel,
+                         Load(matrix, row_bytes, {matrix.shard, matrix.begin, first, rows, left, right, false}));
+    const int64_t to = std::min(end, right);
     for (int64_t r = 0; r < rows; ++r) {
-      std::memcpy(&out[r * (end - begin) + from - begin], &found->bytes[r * (right - left) + from - left], to - from);
+      std::memcpy(&out[r * (end - begin) + at - begin], &panel->bytes[r * (right - left) + at - left], to - at);
     }
+    at = to;
   }
   return out;
+}
+
+absl::StatusOr<WordColumn> PartReader::Column(const io::TensorInfo& matrix, int64_t col) const {
+  const int64_t rows = matrix.shape[0], row_bytes = matrix.shape[1] * 4;
+  AQT_CHECK(matrix.dtype == io::FileDType::kI32 && rows > 0);
+  const auto [left, right] = PanelAt(rows, row_bytes, col * 4);
+  AQT_ASSIGN_OR_RETURN(std::shared_ptr<const Panel> panel,
+                       Load(matrix, row_bytes, {matrix.shard, matrix.begin, 0, rows, left, right, true}));
+  const uint8_t* const words = panel->bytes.get() + (col * 4 - left) * rows;
+  return WordColumn{words, std::move(panel)};
 }
 
 absl::StatusOr<std::vector<float>> PartReader::FloatColumns(const io::TensorInfo& matrix, int64_t begin,

@@ -17,7 +17,14 @@
 
 namespace aqt::stored {
 
-// Thread-safe. Memory: at most 16 panels of 1 MiB, more only for a matrix of more than 16,384 rows.
+// A column of a matrix of 32-bit words.
+struct WordColumn {
+  const uint8_t* words = nullptr;     // one after the other, as many as the matrix has rows
+  std::shared_ptr<const void> owner;  // keeps them in memory
+};
+
+// Thread-safe. Memory: 16 MiB, more only if several threads read different matrices by columns, or if a matrix has more
+// than 65,536 rows.
 class PartReader {
  public:
   // `source` must outlive this.
@@ -42,26 +49,38 @@ class PartReader {
   absl::StatusOr<std::vector<uint8_t>> Columns(const io::TensorInfo& matrix, int64_t row_bytes, int64_t first,
                                                int64_t rows, int64_t begin, int64_t end) const;
 
+  // Column `col` of a matrix [rows, cols] of I32, rows > 0. Its neighbours are read with it, and kept.
+  absl::StatusOr<WordColumn> Column(const io::TensorInfo& matrix, int64_t col) const;
+
   // The columns [begin, end) of a matrix of floats, as f32 [rows, end - begin].
   absl::StatusOr<std::vector<float>> FloatColumns(const io::TensorInfo& matrix, int64_t begin, int64_t end) const;
 
  private:
+  // Some columns of some rows.
   struct Key {
     int shard;
-    int64_t begin, first, rows, panel;
+    int64_t begin;  // of the tensor
+    int64_t first, rows, left, right;
+    bool transposed;  // words, column by column
     bool operator==(const Key&) const = default;
+    int64_t bytes() const { return rows * (right - left); }
   };
   struct Panel {
     std::mutex mutex;
-    bool loaded = false;  // guarded by mutex, like the rest
+    bool loaded = false;  // guarded by mutex, like the rest until it is true
     absl::Status status;
-    std::vector<uint8_t> bytes;
+    std::unique_ptr<uint8_t[]> bytes;
   };
+  // A panel that has been read.
+  absl::StatusOr<std::shared_ptr<const Panel>> Load(const io::TensorInfo& matrix, int64_t row_bytes,
+                                                    const Key& key) const;
+  absl::Status ReadPanel(const io::TensorInfo& matrix, int64_t row_bytes, const Key& key, uint8_t* out) const;
   std::shared_ptr<Panel> FindPanel(const Key& key) const;
 
   const io::TensorSource& source_;
   mutable std::mutex mutex_;
   mutable std::list<std::pair<Key, std::shared_ptr<Panel>>> panels_;  // the latest first; guarded by mutex_
+  mutable int64_t panel_bytes_ = 0;                                   // of panels_; guarded by mutex_
 };
 
 }  // namespace aqt::stored

@@ -12,6 +12,7 @@
 #include "aqt/core/check.h"
 #include "aqt/core/dtype.h"
 #include "aqt/core/status_macros.h"
+#include "aqt/kernels/quantize/decode_integers.h"
 #include "aqt/kernels/small_floats/decode_small_floats.h"
 #include "aqt/quant/weights/stored_values.h"
 
@@ -44,17 +45,10 @@ class Matrix final : public StoredWeight {
     if (m_.zeros != nullptr) {
       AQT_ASSIGN_OR_RETURN(zeros, Zeros(reader, from, count));
     }
-    const std::optional<kernels::SmallFloat> type = SmallFloatType();
     for (int64_t r = first; r < first + n; ++r, out += cols()) {
-      const uint8_t* const row = codes.data() + (r - first) * RowBytes();
       const int64_t at = (ScaleRow(r) - from) * m_.scale_cols;
-      if (type.has_value() && zeros.empty() && index.empty()) {
-        kernels::DecodeSmallFloats(
-            {.q = row, .type = *type, .n = cols(), .group = m_.unit_cols, .scale = scales.data() + at, .x = out});
-        continue;
-      }
-      AQT_RETURN_IF_ERROR(DecodeCodes(reader, r, row, out));
-      ScaleRow(scales.data() + at, zeros.empty() ? nullptr : zeros.data() + at, index, out);
+      AQT_RETURN_IF_ERROR(DecodeRow(reader, r, codes.data() + (r - first) * RowBytes(), scales.data() + at,
+                                    zeros.empty() ? nullptr : zeros.data() + at, index, out));
     }
     return absl::OkStatus();
   }
@@ -121,12 +115,14 @@ class Matrix final : public StoredWeight {
     int8_t* to = out.Mutable<int8_t>().data();
     const int64_t at_once = std::max<int64_t>(1, kCodesAtOnce / cols());
     std::vector<float> values(static_cast<size_t>(cols()));
+    const std::vector<float> ones(static_cast<size_t>(m_.scale_cols), 1.0f);
     for (int64_t first = 0; first < rows(); first += at_once) {
       const int64_t n = std::min(at_once, rows() - first);
       AQT_ASSIGN_OR_RETURN(const std::vector<uint8_t> codes,
                            reader.Bytes(*m_.codes, first * RowBytes(), n * RowBytes()));
       for (int64_t r = 0; r < n; ++r) {
-        AQT_RETURN_IF_ERROR(DecodeCodes(reader, first + r, codes.data() + r * RowBytes(), values.data()));
+        AQT_RETURN_IF_ERROR(
+            DecodeRow(reader, first + r, codes.data() + r * RowBytes(), ones.data(), nullptr, {}, values.data()));
         to = std::transform(values.begin(), values.end(), to, [](float value) { return static_cast<int8_t>(value); });
       }
     }
@@ -136,18 +132,6 @@ class Matrix final : public StoredWeight {
   // The row of scales of a row.
   int64_t ScaleRow(int64_t r) const {
     return r / m_.batch_rows * m_.scale_rows_per_batch + r % m_.batch_rows / m_.unit_rows;
-  }
-
-  // One row, in place.
-  void ScaleRow(const float* scales, const float* zeros, const std::vector<int32_t>& index, float* w) const {
-    if (index.empty()) {
-      stored_values::Scale(w, zeros, scales, cols(), 0, m_.unit_cols, w);
-      return;
-    }
-    for (int64_t c = 0; c < cols(); ++c) {
-      const int32_t g = index[c];
-      stored_values::Scale(w + c, zeros == nullptr ? nullptr : zeros + g, scales + g, 1, 0, 1, w + c);
-    }
   }
 
   absl::Status Combine(const PartReader& reader, std::vector<float>& scales) const {
@@ -204,21 +188,61 @@ class Matrix final : public StoredWeight {
     return std::nullopt;
   }
 
-  // The values of a row's codes, without scales.
-  absl::Status DecodeCodes(const PartReader& reader, int64_t row, const uint8_t* codes, float* out) const {
+  // The values of a row. `zeros` may be null, `index` empty.
+  absl::Status DecodeRow(const PartReader& reader, int64_t row, const uint8_t* codes, const float* scales,
+                         const float* zeros, const std::vector<int32_t>& index, float* out) const {
     if (const std::optional<kernels::SmallFloat> type = SmallFloatType(); type.has_value()) {
+      const bool fused = zeros == nullptr && index.empty();
       constexpr float kOne = 1;
-      kernels::DecodeSmallFloats({.q = codes, .type = *type, .n = cols(), .group = cols(), .scale = &kOne, .x = out});
+      kernels::DecodeSmallFloats({.q = codes,
+                                  .type = *type,
+                                  .n = cols(),
+                                  .group = fused ? m_.unit_cols : cols(),
+                                  .scale = fused ? scales : &kOne,
+                                  .x = out});
+      if (!fused) Scale(scales, zeros, index, out);
       return absl::OkStatus();
     }
+    kernels::DecodeIntegersArgs args;
+    args.q = codes;
+    args.bits = m_.bits;
+    args.n = cols();
+    args.group = m_.unit_cols;
+    args.group_of = index.empty() ? nullptr : index.data();
+    args.zero = zeros;
+    args.scale = scales;
+    args.x = out;
     if (m_.kind == CodeKind::kBits) {
-      stored_values::UnpackBits({codes, 4, m_.bits, m_.per_word}, cols(), 1 << (m_.bits - 1), out);
-      return absl::OkStatus();
+      const int half = 1 << (m_.bits - 1);
+      if (m_.per_word > 0 && m_.per_word * m_.bits != 32) {  // words with unused bits
+        stored_values::UnpackBits({codes, 4, m_.bits, m_.per_word}, cols(), half, out);
+        Scale(scales, zeros, index, out);
+        return absl::OkStatus();
+      }
+      args.layout = kernels::CodeLayout::kFields;
+      args.bias = half;
+    } else if (m_.bits < 8) {
+      AQT_RETURN_IF_ERROR(CheckRange(reader, row, reinterpret_cast<const int8_t*>(codes)));
     }
+    kernels::DecodeIntegers(args);
+    return absl::OkStatus();
+  }
+
+  // Scales a row in place.
+  void Scale(const float* scales, const float* zeros, const std::vector<int32_t>& index, float* w) const {
+    if (index.empty()) {
+      stored_values::Scale(w, zeros, scales, cols(), 0, m_.unit_cols, w);
+      return;
+    }
+    for (int64_t c = 0; c < cols(); ++c) {
+      const int32_t g = index[c];
+      stored_values::Scale(w + c, zeros == nullptr ? nullptr : zeros + g, scales + g, 1, 0, 1, w + c);
+    }
+  }
+
+  absl::Status CheckRange(const PartReader& reader, int64_t row, const int8_t* values) const {
     const int limit = 1 << (m_.bits - 1);
-    const auto* const values = reinterpret_cast<const int8_t*>(codes);
-    stored_values::UnpackBytes(values, cols(), out);
-    const int64_t c = limit > 127 ? -1 : stored_values::FirstOutside(values, cols(), -limit, limit - 1);
+    const int64_t c = stored_values::FirstOutside(values, cols(), -limit, limit - 1);
     if (c < 0) return absl::OkStatus();
     return absl::DataLossError(absl::StrCat(Describe(reader.source(), *m_.codes), ": the value ", int{values[c]},
                                             " at [", row, ",", c, "] is outside [", -limit, ",", limit - 1,

@@ -12,11 +12,11 @@
 #include "aqt/core/status_macros.h"
 #include "aqt/io/printable.h"
 #include "aqt/io/tensors/safetensors.h"
+#include "aqt/kernels/quantize/finite.h"
 #include "serving/convert/weight_encoder.h"
 #include "serving/convert/weight_loss.h"
 #include "serving/formats/float_config.h"
 #include "serving/tools/exit_code.h"
-#include "serving/tools/finite.h"
 #include "serving/tools/parallel.h"
 #include "serving/tools/version.h"
 
@@ -323,7 +323,7 @@ absl::StatusOr<std::set<std::string>> FindNonFinite(const io::TensorSource& inpu
         const TensorPlan& tensor = *blocks[i].tensor;
         const DType dtype = *io::ToDType(tensor.input->dtype);
         AQT_RETURN_IF_ERROR(input.Read(*tensor.input, blocks[i].begin, absl::MakeSpan(buffer)));
-        if (FirstNonFinite(buffer.data(), dtype, blocks[i].bytes / SizeOf(dtype)) >= 0) {
+        if (kernels::FirstNotFinite(buffer.data(), dtype, blocks[i].bytes / SizeOf(dtype)) >= 0) {
           const std::lock_guard<std::mutex> lock(mutex);
           found.insert(tensor.name());
         }

@@ -11,9 +11,9 @@
 #include "aqt/core/status_macros.h"
 #include "aqt/io/printable.h"
 #include "aqt/kernels/quantize/absmax.h"
+#include "aqt/kernels/quantize/finite.h"
 #include "aqt/quant/weights/microscaled.h"
 #include "serving/tools/exit_code.h"
-#include "serving/tools/finite.h"
 #include "serving/tools/parallel.h"
 
 namespace aqt::serving {
@@ -66,7 +66,7 @@ absl::Status WeightEncoder::FindGlobalScales(const io::TensorSource& input, cons
         const int64_t n = bytes / SizeOf(dtype);
         const float absmax = kernels::AbsMaxAll({buffer.data(), dtype, 1, n, n, 1});
         if (!std::isfinite(absmax)) {
-          return NonFiniteError(*tensor, begin / SizeOf(dtype) + FirstNonFinite(buffer.data(), dtype, n));
+          return NonFiniteError(*tensor, begin / SizeOf(dtype) + kernels::FirstNotFinite(buffer.data(), dtype, n));
         }
         if (options.progress != nullptr) options.progress->Add(bytes, tensor->name());
         const std::lock_guard<std::mutex> lock(mutex);
@@ -86,7 +86,8 @@ absl::StatusOr<std::vector<StoredRows>> WeightEncoder::Encode(const TensorPlan& 
                                                               const ArrayRef& rows) const {
   const int64_t columns = rows.shape[1];
   // FindGlobalScales has looked at the weights with a global scale.
-  const int64_t bad = tensor.scale_set.empty() ? FirstNonFinite(rows.data, rows.dtype, rows.shape[0] * columns) : -1;
+  const int64_t bad =
+      tensor.scale_set.empty() ? kernels::FirstNotFinite(rows.data, rows.dtype, rows.shape[0] * columns) : -1;
   if (bad >= 0) return NonFiniteError(tensor, first_row * columns + bad);
   absl::StatusOr<std::vector<StoredRows>> encoded = EncodeRows(
       rows, first_row, tensor.input->shape, *tensor.decision.scheme, recipe_->weight_rules, GlobalScaleOf(tensor));

@@ -14,6 +14,7 @@
 #include "aqt/gguf/tensor_values.h"
 #include "aqt/io/json.h"
 #include "aqt/io/printable.h"
+#include "aqt/kernels/quantize/finite.h"
 #include "aqt/quant/weights/ggml_blocks.h"
 #include "aqt/quant/weights/stored_values.h"
 #include "serving/convert/output.h"
@@ -100,7 +101,7 @@ class Converter {
     if (ggml::CanEncode(type)) {
       bad = ggml::EncodeBlocks(type, values.data(), n / ggml::InfoOf(type).block_values, bytes.data());
     } else {
-      bad = stored_values::FirstNotFinite(values.data(), n, DTypeOf(type));
+      bad = kernels::FirstNotFiniteIn(DTypeOf(type), values.data(), n);
       if (bad < 0) stored_values::Round(values.data(), n, DTypeOf(type), bytes.data());
     }
     if (bad >= 0) return BadValue(piece, bad, values[static_cast<size_t>(bad)]);

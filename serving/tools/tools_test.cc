@@ -1,10 +1,9 @@
-// The small parts: text.h, progress.h, parallel.h, finite.h.
+// The small parts: text.h, progress.h, parallel.h.
 
 #include <pthread.h>
 
 #include <atomic>
 #include <chrono>
-#include <cmath>
 #include <limits>
 #include <new>
 #include <sstream>
@@ -13,11 +12,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "aqt/core/dtype.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "serving/tools/command_line.h"
-#include "serving/tools/finite.h"
 #include "serving/tools/parallel.h"
 #include "serving/tools/progress.h"
 #include "serving/tools/text.h"
@@ -188,28 +185,6 @@ TEST(ParallelTest, AnAllocationThatFailsIsAnError) {
     EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
     EXPECT_THAT(std::string(status.message()), HasSubstr("out of memory"));
   }
-}
-
-TEST(FiniteTest, FindsTheFirst) {
-  const float bad[] = {std::nanf(""), -std::nanf(""), std::numeric_limits<float>::infinity(),
-                       -std::numeric_limits<float>::infinity()};
-  for (const int64_t n : {1, 1023, 1024, 1025, 3000}) {
-    std::vector<float> f32(n, -std::numeric_limits<float>::max());
-    std::vector<BFloat16> bf16(n, {0x7f7f});  // the largest finite
-    std::vector<Float16> f16(n, {0xfbff});
-    EXPECT_EQ(FirstNonFinite(f32.data(), DType::kF32, n), -1);
-    EXPECT_EQ(FirstNonFinite(bf16.data(), DType::kBF16, n), -1);
-    EXPECT_EQ(FirstNonFinite(f16.data(), DType::kF16, n), -1);
-    for (const float value : bad) {
-      f32[n - 1] = value;
-      bf16[n - 1] = RoundToBFloat16(value);
-      f16[n - 1] = RoundToFloat16(value);
-      EXPECT_EQ(FirstNonFinite(f32.data(), DType::kF32, n), n - 1);
-      EXPECT_EQ(FirstNonFinite(bf16.data(), DType::kBF16, n), n - 1);
-      EXPECT_EQ(FirstNonFinite(f16.data(), DType::kF16, n), n - 1);
-    }
-  }
-  EXPECT_EQ(FirstNonFinite(nullptr, DType::kF32, 0), -1);
 }
 
 TEST(CommandLineTest, AFlagWithAnEqualsSignHasAValue) {

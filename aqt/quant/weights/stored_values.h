@@ -10,7 +10,7 @@
 
 namespace aqt::stored_values {
 
-// ---- codes of few bits (those of floats with 4 and 6 bits: kernels/quantize/decode_small_floats.h)
+// ---- codes of few bits. Fast versions: kernels/quantize/decode_integers.h and decode_small_floats.h
 
 // 2^(code - 127); NaN for 255.
 float E8M0(uint8_t code);
@@ -18,9 +18,7 @@ float E8M0(uint8_t code);
 // 8-bit floats (e4m3fn).
 void UnpackE4M3(const uint8_t* codes, int64_t n, float* values);
 
-// Integers of a byte each.
-void UnpackBytes(const int8_t* codes, int64_t n, float* values);
-// The index of the first one outside of [low, high]; -1 if there is none.
+// The index of the first integer outside of [low, high]; -1 if there is none.
 int64_t FirstOutside(const int8_t* codes, int64_t n, int low, int high);
 
 // A string of fields of `bits` bits, 1 to 8, in little-endian 32-bit words, least significant bits first.
@@ -35,10 +33,6 @@ struct BitFields {
 };
 // values[k] = field k - bias, for n fields.
 void UnpackBits(const BitFields& fields, int64_t n, int bias, float* values);
-// values[k] = the nibble of bytes[k * stride] that begins at bit `shift`, 0 or 4.
-void UnpackNibbles(const uint8_t* bytes, int64_t stride, int shift, int64_t n, float* values);
-// values[i] = map[nibble first + i], with the high nibble of a byte first, for first = 0 or 1.
-void LookUpNibbles(const uint8_t* bytes, int64_t first, const float* map, int64_t n, float* values);
 // The words that n such fields take.
 int64_t WordsFor(int64_t n, int bits, int64_t per_word = 0);
 // Adds 1 to every field of n words, as one addition to each word: a field of all ones carries into the next one. `bits`
@@ -50,8 +44,6 @@ void AddToFields(int bits, int64_t n, uint8_t* words);
 // w[i] = (q[i] - z[u]) * s[u] with u = (first + i) / group - first / group; z is zero if null. The differences are
 // exact for integers of up to 23 bits.
 void Scale(const float* q, const float* z, const float* s, int64_t n, int64_t first, int64_t group, float* w);
-// w[i] = (q[i] * s) * (1 / 127), with 1 / 127 rounded to f32.
-void ScaleBy127th(const float* q, float s, int64_t n, float* w);
 // s[i] = s[i] / global.
 void DivideScales(float global, int64_t n, float* s);
 // s[i] = s[i] * factor.
@@ -62,9 +54,6 @@ void NestedScales(const uint8_t* codes, const float* map, const float* absmax, f
 
 // ---- results
 
-// The index of the first value that is NaN or infinite, or that overflows `dtype` (f32, bf16 or f16); -1 if there is
-// none.
-int64_t FirstNotFinite(const float* w, int64_t n, DType dtype);
 // Rounds to `dtype` once, to nearest, ties to even.
 void Round(const float* w, int64_t n, DType dtype, uint8_t* out);
 

@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -54,67 +53,17 @@ TEST(StoredValues, UnpacksRunsOfFields) {
   float values[8];
   UnpackBits({bytes, 4, 4, 0}, 8, 8, values);
   EXPECT_THAT(values, ElementsAre(-7, -6, -5, -4, -3, -2, -1, 0));
-  float four[4];
-  UnpackNibbles(bytes, 1, 4, 4, four);
-  EXPECT_THAT(four, ElementsAre(2, 4, 6, 8));
-  float two[2];
-  UnpackNibbles(bytes, 2, 0, 2, two);
-  EXPECT_THAT(two, ElementsAre(1, 5));
-  const float map[16] = {0, 10, 20, 30, 40};
-  float three[3];
-  LookUpNibbles(bytes, 1, map, 3, three);
-  EXPECT_THAT(three, ElementsAre(10, 40, 30));
 }
 
-// Runs of any length, also where a shorter way is taken, equal single fields.
-TEST(StoredValues, RunsEqualSingleFields) {
-  std::vector<uint8_t> words(16 * 1024);
-  for (size_t i = 0; i < words.size(); ++i) words[i] = static_cast<uint8_t>(i * 151 + 7);
-  for (int bits = 1; bits <= 8; ++bits) {
-    for (const int64_t stride : {4, 12}) {
-      for (const int64_t per_word : {0, 32 / bits}) {
-        const BitFields fields{.words = words.data() + 1, .stride = stride, .bits = bits, .per_word = per_word};
-        for (const int64_t n : {1, 2, 3, 7, 8, 31, 33, 61, 512, 1031}) {
-          std::vector<float> values(n);
-          UnpackBits(fields, n, 3, values.data());
-          for (int64_t k = 0; k < n; ++k) {
-            ASSERT_EQ(values[k], static_cast<float>(static_cast<int>(fields[k]) - 3)) << bits << " " << n << " " << k;
-          }
-        }
-      }
-    }
-  }
-}
-
-TEST(StoredValues, UnpacksBytesAndFindsThoseOutOfRange) {
+TEST(StoredValues, FindsIntegersOutOfRange) {
   std::vector<int8_t> codes(600);
   for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<int8_t>(static_cast<int>(i % 16) - 8);
-  std::vector<float> values(600);
-  UnpackBytes(codes.data(), 600, values.data());
-  for (size_t i = 0; i < codes.size(); ++i) ASSERT_EQ(values[i], codes[i]);
   EXPECT_EQ(FirstOutside(codes.data(), 600, -8, 7), -1);
   EXPECT_EQ(FirstOutside(codes.data(), 600, -7, 7), 0);
   EXPECT_EQ(FirstOutside(codes.data(), 600, -8, 6), 15);
   codes[599] = 8;
   EXPECT_EQ(FirstOutside(codes.data(), 600, -8, 7), 599);
   EXPECT_EQ(FirstOutside(codes.data(), 599, -8, 7), -1);
-}
-
-TEST(StoredValues, FindsTheFirstOfMany) {
-  std::vector<float> w(700, 1.0f);
-  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
-    EXPECT_EQ(FirstNotFinite(w.data(), 700, dtype), -1);
-    for (const int64_t at : {0, 1, 255, 256, 511, 600, 699}) {
-      std::vector<float> bad = w;
-      for (const float value : {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
-                                std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::quiet_NaN()}) {
-        bad[at] = value;
-        bad[699] = value;
-        EXPECT_EQ(FirstNotFinite(bad.data(), 700, dtype), at) << value;
-        EXPECT_EQ(FirstNotFinite(bad.data(), at, dtype), -1) << value;
-      }
-    }
-  }
 }
 
 TEST(StoredValues, AddToFieldsCarries) {
@@ -147,11 +96,6 @@ TEST(StoredValues, ScalesRunsThatBeginWithinAGroup) {
 
 // The order of the operations shows in the last bit.
 TEST(StoredValues, RoundsAfterEachOperation) {
-  const float q = 93, s = 0.1f;
-  float w;
-  ScaleBy127th(&q, s, 1, &w);
-  EXPECT_EQ(w, static_cast<float>(static_cast<float>(93 * static_cast<double>(s)) *
-                                  static_cast<double>(static_cast<float>(1.0 / 127))));
   const uint8_t code = 1;
   const float map[] = {0, 1 + 0x1p-12f}, absmax = 1 + 0x1p-12f;
   float scale;
@@ -160,22 +104,18 @@ TEST(StoredValues, RoundsAfterEachOperation) {
   EXPECT_EQ(scale, static_cast<float>(double{product} + 0x1p-24));
 }
 
-TEST(StoredValues, FindsValuesThatOverflow) {
-  const float inf = std::numeric_limits<float>::infinity();
-  const std::vector<float> w = {1, 65519, 65520, 0x1.fefffep127f, 0x1.ffp127f, inf};
-  EXPECT_EQ(FirstNotFinite(w.data(), 6, DType::kF16), 2);
-  EXPECT_EQ(FirstNotFinite(w.data(), 6, DType::kBF16), 4);
-  EXPECT_EQ(FirstNotFinite(w.data(), 6, DType::kF32), 5);
-  EXPECT_EQ(FirstNotFinite(w.data(), 2, DType::kF16), -1);
-  for (const DType dtype : {DType::kF16, DType::kBF16}) {  // the bounds are those of rounding
-    const int64_t bad = FirstNotFinite(w.data(), 6, dtype);
-    std::vector<uint8_t> bytes(12);
-    Round(w.data(), 6, dtype, bytes.data());
-    for (int64_t i = 0; i < 6; ++i) {
+TEST(StoredValues, RoundsToEachDtype) {
+  const std::vector<float> w = {1, -2.71828f, 1 + 0x1p-8f, 1 + 0x3p-8f, 1 + 0x1p-11f, 1 + 0x3p-11f, 65519, 1e-7f};
+  const auto n = static_cast<int64_t>(w.size());
+  std::vector<uint8_t> bytes(4 * w.size());
+  Round(w.data(), n, DType::kF32, bytes.data());
+  EXPECT_EQ(std::memcmp(bytes.data(), w.data(), 4 * w.size()), 0);
+  for (const DType dtype : {DType::kF16, DType::kBF16}) {
+    Round(w.data(), n, dtype, bytes.data());
+    for (int64_t i = 0; i < n; ++i) {
       uint16_t bits;
       std::memcpy(&bits, &bytes[2 * i], 2);
-      const float value = dtype == DType::kF16 ? ToFloat(Float16{bits}) : ToFloat(BFloat16{bits});
-      EXPECT_EQ(std::isfinite(value), i < bad) << i;
+      EXPECT_EQ(bits, dtype == DType::kF16 ? RoundToFloat16(w[i]).bits : RoundToBFloat16(w[i]).bits) << i;
     }
   }
 }
