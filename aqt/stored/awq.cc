@@ -107,10 +107,8 @@ absl::Status AddModule(const io::TensorSource& source, const StoredConfig& confi
   const int64_t groups = scales->shape[0];
   int64_t group = config.group_size.value_or(in % groups == 0 ? in / groups : 0);
   if (group == -1) group = in;
-  if (group < 1 || (in + group - 1) / group != groups) {
-    return parts.Wrong(
-        *scales, absl::StrCat((in + std::max<int64_t>(group, 1) - 1) / std::max<int64_t>(group, 1), " rows, for ", in,
-                              " inputs in groups of ", group, " as the configuration says"));
+  if (group < 1 || in % group != 0 || in / group != groups) {
+    return parts.Wrong(*scales, absl::StrCat("a row for each group of ", group, " of the ", in, " inputs of qweight"));
   }
   AQT_ASSIGN_OR_RETURN(const io::TensorInfo* const zeros,
                        parts.Need(absl::StrCat(module, ".qzeros"), {FileDType::kI32}, {Shape{groups, words}}));

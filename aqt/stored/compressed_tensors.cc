@@ -195,6 +195,7 @@ class Module {
     AQT_ASSIGN_OR_RETURN(const Layout layout, LayoutOf(group_, parts_, *m_.codes, packed));
     AQT_ASSIGN_OR_RETURN(const Shape shape, ReadShape(layout));
     AQT_ASSIGN_OR_RETURN(const Shape scale_shape, PlaceScales(group_, shape[0], shape[1], m_));
+    AQT_RETURN_IF_ERROR(CheckGroups(layout, shape[1]));
     AQT_RETURN_IF_ERROR(FindScales(layout, shape, scale_shape));
     AQT_ASSIGN_OR_RETURN(const Product product, FindProduct());
     found.Add(MakeScaledMatrix(name_ + ".weight", shape, m_, product), parts_);
@@ -250,6 +251,15 @@ class Module {
       case Layout::kPacked: return ReadPackedShape();
     }
     return absl::InternalError("layout");
+  }
+
+  // The package only writes whole groups, except that old versions write integers of fewer columns than a group has.
+  absl::Status CheckGroups(Layout layout, int64_t cols) const {
+    const bool grouped = group_.strategy == "group" || group_.strategy == "tensor_group";
+    const bool integers = layout == Layout::kPacked || (layout == Layout::kPlain && !group_.is_float);
+    if (!grouped || cols % m_.unit_cols == 0 || (integers && cols < m_.unit_cols)) return absl::OkStatus();
+    return parts_.Wrong(*m_.codes,
+                        absl::StrCat("rows of whole groups of ", m_.unit_cols, " values, but they have ", cols));
   }
 
   absl::StatusOr<Shape> ReadPackedShape() {

@@ -135,6 +135,11 @@ TEST(CompressedTensors, IncompleteSetsAreErrorsByName) {
               HasSubstr("m.weight_scale F32[1,2] is a part of a quantized weight"));
   EXPECT_THAT(message(Opened(Without(Nvfp4(), "m.weight_global_scale"), nvfp4)),
               HasSubstr("the tensor m.weight_global_scale is missing"));
+  const Array cut = Array::FromSpan<uint8_t>(std::vector<uint8_t>(7), {1, 7});
+  EXPECT_THAT(message(Opened(With(Nvfp4(), "m.weight_packed", cut), nvfp4)),
+              AllOf(HasSubstr("m.weight_packed U8[1,7]"), HasSubstr("whole groups of 16 values, but they have 14")));
+  EXPECT_THAT(message(Opened(With(Packed(), "m.weight_shape", Array::Of<int64_t>({1, 7}, {2})), packed)),
+              AllOf(HasSubstr("m.weight_packed I32[1,1]"), HasSubstr("whole groups of 4 values, but they have 7")));
   EXPECT_THAT(message(Opened(With(Packed(), "m.weight_scale", Array::Of<float>({1}, {1, 1})), packed)),
               AllOf(HasSubstr("m.weight_scale F32[1,1]"), HasSubstr("expected the shape [1,2]")));
   EXPECT_THAT(message(Opened(With(Packed(), "m.weight_shape", Array::Of<int64_t>({1, 9}, {2})), packed)),

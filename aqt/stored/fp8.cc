@@ -1,6 +1,6 @@
 // 8-bit floats with float scales, as DeepSeek, Qwen and transformers store them. For a weight W of F8_E4M3 [..., o, i]
 //   W_scale_inv or W_scale, or M.scale where W is M.weight: F32, BF16, F16 or F8_E8M0; a factor despite the first name
-//     [] or [1]                                  one scale
+//     [] or [1]                                  one scale, without `weight_block_size`
 //     [o] or [o, 1]                              one per row
 //     [..., ceil(o / rows), ceil(i / columns)]   one per block of `weight_block_size` = [rows, columns]
 //   w = f32(e4m3) * f32(scale)
@@ -57,7 +57,7 @@ absl::Status PlaceScales(const Parts& parts, const Shape& shape, const StoredCon
   m.batch_rows = o;
   m.unit_cols = std::max<int64_t>(i, 1);
   m.scale_cols = 1;
-  if (scales.num_elements() == 1 && scales.rank() <= 1) {  // of the whole weight
+  if (!config.block.has_value() && scales.num_elements() == 1 && scales.rank() <= 1) {  // of the whole weight
     m.batch_rows = m.unit_rows = std::max<int64_t>(rows, 1);
     return absl::OkStatus();
   }

@@ -60,7 +60,10 @@ absl::Status AddNvfp4(const io::TensorSource& source, const io::TensorInfo& weig
     return absl::InvalidArgumentError(
         absl::StrCat(config.where, ": group_size is ", m.unit_cols, "; expected a positive size, such as 16"));
   }
-  m.scale_cols = shape[1] / m.unit_cols + (shape[1] % m.unit_cols != 0);
+  if (shape[1] % m.unit_cols != 0) {
+    return parts.Wrong(weight, absl::StrCat("rows of whole groups of ", m.unit_cols, " values, two in a byte"));
+  }
+  m.scale_cols = shape[1] / m.unit_cols;
   AQT_ASSIGN_OR_RETURN(m.scales, parts.Need(absl::StrCat(module, ".weight_scale"), {FileDType::kF8E4M3},
                                             {Shape{shape[0], m.scale_cols}}));
   AQT_ASSIGN_OR_RETURN(m.factor,

@@ -92,6 +92,8 @@ TEST(Fp8, IncompleteSetsAreErrorsByName) {
   EXPECT_THAT(
       DataLoss(Opened(With(Fp8Blocks(), "m.weight_scale_inv", Array::Of<float>({1, 2}, {1, 2})), kFp8Blocks).status()),
       AllOf(HasSubstr("m.weight_scale_inv F32[1,2]"), HasSubstr("the shape [2,2], for blocks of 2 x 2")));
+  EXPECT_THAT(DataLoss(Opened(With(Fp8Blocks(), "m.weight_scale_inv", Array::Of<float>({1}, {})), kFp8Blocks).status()),
+              AllOf(HasSubstr("m.weight_scale_inv F32[]"), HasSubstr("the shape [2,2], for blocks of 2 x 2")));
   EXPECT_THAT(DataLoss(Opened(With(Fp8Blocks(), "m.scale", Array::Of<float>({1}, {})), kFp8Blocks).status()),
               HasSubstr("one scale, but there is also m.weight_scale_inv"));
   EXPECT_THAT(DataLoss(Opened(Fp8Blocks(), R"({"quant_method": "fp8"})").status()), HasSubstr("weight_block_size"));
@@ -143,7 +145,10 @@ TEST(AwqFormat, OtherLayoutsAndIncompleteSetsAreRefused) {
   EXPECT_THAT(DataLoss(Opened(Without(AwqTensors(), "m.qweight"), kAwq).status()),
               HasSubstr("m.qzeros I32[2,1] is a part of a quantized weight"));
   EXPECT_THAT(DataLoss(Opened(AwqTensors(), R"({"quant_method": "awq", "group_size": 4})").status()),
-              AllOf(HasSubstr("m.scales F16[2,8]"), HasSubstr("groups of 4")));
+              AllOf(HasSubstr("m.scales F16[2,8]"), HasSubstr("group of 4 of the 4 inputs")));
+  // Cut by one input.
+  EXPECT_THAT(DataLoss(Opened(With(AwqTensors(), "m.qweight", Array::Of<int32_t>({1, 2, 3}, {3, 1})), kAwq).status()),
+              AllOf(HasSubstr("m.scales F16[2,8]"), HasSubstr("group of 2 of the 3 inputs")));
 }
 
 // ---- GPTQ
@@ -255,6 +260,8 @@ TEST(ModelOptFormat, Fp8AndNvfp4) {
   ASSERT_TRUE(opened.status().ok()) << opened.status();
   EXPECT_THAT(opened.Names(), UnorderedElementsAre("a.weight", "b.weight"));
   EXPECT_THAT(opened.Values("a.weight"), ElementsAre(3, 6));
+  EXPECT_THAT(DataLoss(Opened(With(tensors, "b.weight", Bytes({1, 2, 3, 4, 5, 6, 7}, {1, 7})), config).status()),
+              AllOf(HasSubstr("b.weight U8[1,7]"), HasSubstr("whole groups of 16 values")));
   EXPECT_EQ(opened.Values("b.weight")[1], 6 * (3 * 0.1f));  // the scales first
   EXPECT_THAT(DataLoss(Opened(Without(tensors, "b.weight_scale_2"), config).status()),
               HasSubstr("b.weight_scale_2 is missing"));
