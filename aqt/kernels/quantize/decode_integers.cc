@@ -36,18 +36,21 @@ HWY_INLINE uint64_t SpreadFields(uint64_t fields) {
   return (fields & kSingle) | (fields >> kBits & kSingle) << 8;
 }
 
+// Bits above those of the eight fields do not count.
 template <int kBits>
 HWY_INLINE void UnpackFields(const uint8_t* q, int64_t n, uint8_t* code) {
+  const uint8_t* const end = q + (n * kBits + 7) / 8;
   int64_t i = 0;
   for (; i + 8 <= n; i += 8, q += kBits) {
     uint64_t fields = 0;
-    std::memcpy(&fields, q, kBits);
+    if (q + sizeof fields <= end) std::memcpy(&fields, q, sizeof fields);  // a load of three bytes is slow
+    else std::memcpy(&fields, q, kBits);
     fields = SpreadFields<kBits>(fields);
     std::memcpy(code + i, &fields, sizeof fields);
   }
   if (i == n) return;
   uint64_t fields = 0;
-  std::memcpy(&fields, q, static_cast<size_t>((n - i) * kBits + 7) / 8);
+  std::memcpy(&fields, q, static_cast<size_t>(end - q));
   fields = SpreadFields<kBits>(fields);
   std::memcpy(code + i, &fields, static_cast<size_t>(n - i));
 }
@@ -211,14 +214,42 @@ void DecodeByMapAny(const DecodeByMapArgs& args) {
   }
 }
 
+#if HWY_TARGET != HWY_SCALAR
+// Four rows and four columns.
+HWY_INLINE void TransposeTile(const uint32_t* from, int64_t from_stride, uint32_t* to, int64_t to_stride) {
+  const hn::FixedTag<uint32_t, 4> d;
+  const hn::FixedTag<uint64_t, 2> d2;
+  const auto row = [&](int64_t r) HWY_ATTR { return hn::LoadU(d, from + r * from_stride); };
+  const auto store = [&](int64_t c, hn::Vec<decltype(d2)> column)
+                         HWY_ATTR { hn::StoreU(hn::BitCast(d, column), d, to + c * to_stride); };
+  const auto r0 = row(0), r1 = row(1), r2 = row(2), r3 = row(3);
+  const auto low01 = hn::BitCast(d2, hn::InterleaveLower(d, r0, r1));
+  const auto high01 = hn::BitCast(d2, hn::InterleaveUpper(d, r0, r1));
+  const auto low23 = hn::BitCast(d2, hn::InterleaveLower(d, r2, r3));
+  const auto high23 = hn::BitCast(d2, hn::InterleaveUpper(d, r2, r3));
+  store(0, hn::InterleaveLower(d2, low01, low23));
+  store(1, hn::InterleaveUpper(d2, low01, low23));
+  store(2, hn::InterleaveLower(d2, high01, high23));
+  store(3, hn::InterleaveUpper(d2, high01, high23));
+}
+#endif
+
 void TransposeWordsAny(const uint32_t* from, int64_t rows, int64_t cols, int64_t from_stride, uint32_t* to,
                        int64_t to_stride) {
-  // A cache line of each row at a time, so that both sides stay in the first cache.
-  constexpr int64_t kCols = 16;
-  for (int64_t c = 0; c < cols; c += kCols) {
-    const int64_t end = std::min(cols, c + kCols);
-    for (int64_t r = 0; r < rows; ++r) {
-      for (int64_t k = c; k < end; ++k) to[k * to_stride + r] = from[r * from_stride + k];
+  // The words of a cache line of each column are written together: the lines may share a set of the cache.
+  constexpr int64_t kRows = 16;
+  for (int64_t begin = 0; begin < rows; begin += kRows) {
+    const int64_t end = std::min(rows, begin + kRows);
+    int64_t c = 0;
+#if HWY_TARGET != HWY_SCALAR
+    for (; end - begin == kRows && c + 4 <= cols; c += 4) {
+      for (int64_t r = begin; r < end; r += 4) {
+        TransposeTile(from + r * from_stride + c, from_stride, to + c * to_stride + r, to_stride);
+      }
+    }
+#endif
+    for (; c < cols; ++c) {
+      for (int64_t r = begin; r < end; ++r) to[c * to_stride + r] = from[r * from_stride + c];
     }
   }
 }
