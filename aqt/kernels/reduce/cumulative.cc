@@ -1,24 +1,30 @@
 #include "aqt/kernels/reduce/cumulative.h"
 
 #include <algorithm>
-#include <vector>
+#include <cstdint>
 
 #include "aqt/kernels/simd/arithmetic-inl.h"
 
 namespace aqt::kernels {
 namespace {
 
+// Sums of this many neighbours are kept at a time.
+constexpr int64_t kSums = 256;
+
 template <class T>
 void CumulativeSumOf(const T* x, int64_t outer, int64_t n, int64_t inner, bool reverse, T* out) {
   using C = internal::ComputeType<T>;
-  std::vector<C> sums(inner);
   for (int64_t o = 0; o < outer; ++o) {
-    std::fill(sums.begin(), sums.end(), C{0});
-    for (int64_t k = 0; k < n; ++k) {
-      const int64_t row = (o * n + (reverse ? n - 1 - k : k)) * inner;
-      for (int64_t i = 0; i < inner; ++i) {
-        sums[i] = internal::AddWrapping(sums[i], internal::Load(x[row + i]));
-        out[row + i] = internal::Store<T>(sums[i]);
+    for (int64_t first = 0; first < inner; first += kSums) {
+      const int64_t count = std::min(kSums, inner - first);
+      C sums[kSums];
+      std::fill(sums, sums + count, C{0});
+      for (int64_t k = 0; k < n; ++k) {
+        const int64_t row = (o * n + (reverse ? n - 1 - k : k)) * inner + first;
+        for (int64_t i = 0; i < count; ++i) {
+          sums[i] = internal::AddWrapping(sums[i], internal::Load(x[row + i]));
+          out[row + i] = internal::Store<T>(sums[i]);
+        }
       }
     }
   }
