@@ -63,22 +63,24 @@ TEST(ScatterAddRowsTest, SmallFloatsAreSummedInF32AndIntegersWrap) {
 }
 
 TEST(CumulativeSumTest, AddsInOrder) {
-  constexpr int64_t kOuter = 2, kN = 33, kInner = 3;
-  const std::vector<float> x = Noise(kOuter * kN * kInner, 3);
-  for (const bool reverse : {false, true}) {
-    std::vector<float> want(x.size()), got = x;
-    for (int64_t o = 0; o < kOuter; ++o) {
-      for (int64_t i = 0; i < kInner; ++i) {
-        float sum = 0;
-        for (int64_t k = 0; k < kN; ++k) {
-          const int64_t at = (o * kN + (reverse ? kN - 1 - k : k)) * kInner + i;
-          sum += x[at];
-          want[at] = sum;
+  constexpr int64_t kOuter = 2, kN = 33;
+  for (const int64_t inner : {1, 3, 256, 600}) {  // up to 256 sums at a time
+    const std::vector<float> x = Noise(kOuter * kN * inner, 3);
+    for (const bool reverse : {false, true}) {
+      std::vector<float> want(x.size()), got = x;
+      for (int64_t o = 0; o < kOuter; ++o) {
+        for (int64_t i = 0; i < inner; ++i) {
+          float sum = 0;
+          for (int64_t k = 0; k < kN; ++k) {
+            const int64_t at = (o * kN + (reverse ? kN - 1 - k : k)) * inner + i;
+            sum += x[at];
+            want[at] = sum;
+          }
         }
       }
+      CumulativeSum(DType::kF32, got.data(), kOuter, kN, inner, reverse, got.data());  // in place
+      EXPECT_EQ(got, want) << inner;
     }
-    CumulativeSum(DType::kF32, got.data(), kOuter, kN, kInner, reverse, got.data());  // in place
-    EXPECT_EQ(got, want);
   }
 }
 
