@@ -327,6 +327,9 @@ TEST_F(EncoderModelTest, StepsThatAreNotComputedAreRefused) {
   EXPECT_THAT(Message(), HasSubstr("module 'WordWeights' at position 2"));
   Edit("modules.json", "1_Pooling", "../1_Pooling");
   EXPECT_THAT(Message(), HasSubstr("leaves the model's folder"));
+  Edit("modules.json", "../1_Pooling", "1_Pooling");
+  Edit("modules.json", R"("path": "")", R"("path": "0_Transformer")");
+  EXPECT_THAT(Message(), HasSubstr("the path of the model is '0_Transformer'"));
 }
 
 TEST_F(EncoderModelTest, AMissingFileIsAnError) {

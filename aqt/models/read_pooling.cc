@@ -48,6 +48,11 @@ absl::StatusOr<std::vector<Module>> ParseModules(const std::string& text, const 
     return absl::UnimplementedError(
         absl::StrCat(source, ": the first module is ", io::QuoteForMessage(modules[0].type), ", expected Transformer"));
   }
+  if (!modules[0].folder.empty()) {
+    return absl::UnimplementedError(
+        absl::StrCat(source, ": the path of the model is ", io::QuoteForMessage(modules[0].folder),
+                     "; move its files to the folder of modules.json, and make the path \"\""));
+  }
   modules.erase(modules.begin());
   return modules;
 }

@@ -66,6 +66,17 @@ TEST_F(ModelCommandsTest, TextsThatAreMissingOrEmpty) {
   EXPECT_THAT(out_, HasSubstr("\"tokens\": 2"));
 }
 
+TEST_F(ModelCommandsTest, FilesOfOtherSystems) {
+  EXPECT_EQ(RunWith("w7 w8\n\nw9", {"run", model_, "--file", "-", "--json"}), 0) << err_;
+  const std::string want = out_;
+  EXPECT_EQ(RunWith("\xef\xbb\xbfw7 w8\r\n\r\nw9\r\n", {"run", model_, "--file", "-", "--json"}), 0) << err_;
+  EXPECT_EQ(out_, want);
+  EXPECT_THAT(err_, Not(HasSubstr("UTF-8")));
+  EXPECT_EQ(RunWith("w7\nw8 \xff\n", {"run", model_, "--file", "-"}), 0) << err_;
+  EXPECT_THAT(err_, HasSubstr("text 2: it is not UTF-8"));
+  ExpectError({"run", io::JoinPath(model_, "config.json"), "--text", "w7"}, 2, "is a file; expected the folder");
+}
+
 // Neither brackets nor commas mean anything in a text.
 TEST_F(ModelCommandsTest, TextsAreTakenAsTheyAre) {
   for (const std::string text : {"[w7, w8]", "[UNK] w7 [PAD]", "[]", "w7,w8", "", "%%", "-"}) {

@@ -31,6 +31,12 @@ std::string HumanTime(double seconds) {
   return s < 3600 ? absl::StrFormat("%dm%02ds", s / 60, s % 60) : absl::StrFormat("%dh%02dm", s / 3600, s / 60 % 60);
 }
 
+std::string HumanSpeed(double bytes_per_second) {
+  if (bytes_per_second >= 1e6) return absl::StrFormat("%.0f MB/s", bytes_per_second / 1e6);
+  if (bytes_per_second >= 1e3) return absl::StrFormat("%.0f kB/s", bytes_per_second / 1e3);
+  return absl::StrFormat("%.0f B/s", bytes_per_second);
+}
+
 }  // namespace
 
 Progress::Progress(ProgressStyle style, int64_t total_bytes, std::ostream& out, Clock clock)
@@ -61,8 +67,8 @@ void Progress::Add(int64_t bytes, absl::string_view what) {
   const double share = std::min(1.0, static_cast<double>(done_bytes_) / static_cast<double>(total_bytes_));
   const std::string left = share > 0 ? HumanTime(elapsed / share - elapsed) : "?";
   const std::string numbers =
-      absl::StrFormat("%3.0f%% %s of %s, %.0f MB/s, %s left", 100 * share, HumanBytes(done_bytes_),
-                      HumanBytes(total_bytes_), static_cast<double>(done_bytes_) / std::max(elapsed, 1e-9) / 1e6, left);
+      absl::StrFormat("%3.0f%% %s of %s, %s, %s left", 100 * share, HumanBytes(done_bytes_), HumanBytes(total_bytes_),
+                      HumanSpeed(static_cast<double>(done_bytes_) / std::max(elapsed, 1e-9)), left);
   if (style_ == ProgressStyle::kLines) {
     *out_ << numbers << ": " << io::Printable(what) << "\n" << std::flush;
     return;

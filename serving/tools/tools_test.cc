@@ -70,7 +70,7 @@ TEST(ProgressTest, LinesAndBars) {
     for (Progress* p : {&a, &b, &c}) p->Add(15, "third");
   }
   EXPECT_THAT(none.str(), IsEmpty());
-  EXPECT_EQ(lines.str(), " 25% 25 B of 100 B, 0 MB/s, 30s left: second\n");
+  EXPECT_EQ(lines.str(), " 25% 25 B of 100 B, 2 B/s, 30s left: second\n");
   EXPECT_THAT(bar.str(), HasSubstr("\r[#######                       ]  25% 25 B of 100 B"));
   EXPECT_THAT(bar.str(), Not(HasSubstr("third")));
   EXPECT_EQ(bar.str().back(), '\r');

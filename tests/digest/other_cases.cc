@@ -241,7 +241,7 @@ Case DrawQuantize(uint64_t seed) {
     Add("quantized", *q, fields);
     const absl::StatusOr<Array> back = q->Dequantize();
     if (AddStatus("dequantize", back.status(), fields)) Add("dequantize", true, Hash().Add(*back), fields);
-    const absl::StatusOr<Array> dx = QuantizeGradient(quantizer, x, *q, g, semantics.arithmetic);
+    const absl::StatusOr<Array> dx = QuantizeGradient(quantizer, x, *q, g, semantics);
     if (AddStatus("gradient", dx.status(), fields)) Add("gradient", true, Hash().Add(*dx), fields);
     return fields;
   };

@@ -4,8 +4,21 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 
 namespace aqt::serving {
+
+std::vector<std::string> LinesOf(absl::string_view content) {
+  absl::ConsumePrefix(&content, "\xef\xbb\xbf");
+  std::vector<std::string> lines;
+  for (absl::string_view line : absl::StrSplit(content, '\n')) {
+    absl::ConsumeSuffix(&line, "\r");
+    lines.emplace_back(line);
+  }
+  if (lines.back().empty()) lines.pop_back();
+  return lines;
+}
 
 absl::StatusOr<std::vector<GivenText>> GivenTexts(const std::vector<std::string>& texts, const models::Head* head,
                                                   const Flags& flags) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "aqt/models/head.h"
 #include "serving/cli/flags/flags.h"
 
@@ -24,6 +25,10 @@ struct GivenText {
     return static_cast<int64_t>(text.size() + (second.has_value() ? second->size() + 1 : 0)) + 1;
   }
 };
+
+// The lines of a file of texts. Lines may end in \r\n, as other systems write them. A byte order mark at the beginning is
+// left out.
+std::vector<std::string> LinesOf(absl::string_view content);
 
 // The texts of a call. The first of `texts` are those of --text, with those of --pair; the others are lines of --file.
 // With a head of texts, a line with a tab is a pair. `head` is null for a model of embeddings. InvalidArgument if there

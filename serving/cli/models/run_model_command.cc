@@ -14,10 +14,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "aqt/core/status_macros.h"
 #include "aqt/io/file.h"
+#include "aqt/io/json.h"
 #include "aqt/io/printable.h"
 #include "aqt/models/architecture.h"
 #include "aqt/models/encoder_model.h"
@@ -73,13 +74,13 @@ absl::StatusOr<std::vector<std::string>> Texts(const Flags& flags, const io::Fil
     AQT_ASSIGN_OR_RETURN(const std::string content, flags.texts_file == "-"
                                                         ? ReadStandardInput(console)
                                                         : io::ReadFile(fs, flags.texts_file, kMaxTextBytes));
-    std::vector<std::string> lines = absl::StrSplit(content, '\n');
-    if (lines.back().empty()) lines.pop_back();
-    texts.insert(texts.end(), lines.begin(), lines.end());
+    for (std::string& line : LinesOf(content)) texts.push_back(std::move(line));
   }
   if (!texts.empty()) return texts;
   return absl::InvalidArgumentError("there is no text; give --text TEXT, or --file FILE with a text in each line");
 }
+
+bool IsUtf8(absl::string_view text) { return io::JsonQuote(text).ok(); }
 
 // What the model says about a text.
 TextOutput OutputOf(const std::optional<models::Head>& head, const GivenText& given, const TextAnswer& answer) {
@@ -98,6 +99,9 @@ class Answers {
   absl::Status Add(const GivenText& given, const absl::StatusOr<TextAnswer>& answer) {
     ++count_;
     if (!answer.ok()) return Annotate(answer.status(), absl::StrCat("text ", count_));
+    if (!IsUtf8(given.text) || (given.second.has_value() && !IsUtf8(*given.second))) {
+      warnings_.push_back(absl::StrCat("text ", count_, ": it is not UTF-8; what is wrong is read as U+FFFD"));
+    }
     if (answer->truncated() > 0) {
       warnings_.push_back(absl::StrCat("text ", count_, ": ", given.second.has_value() ? "" : "the last ",
                                        answer->truncated(), " tokens are left out; the model reads ",
