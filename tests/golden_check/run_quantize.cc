@@ -62,8 +62,7 @@ absl::StatusOr<Tensors> Run(const QuantizeConfig& config, const Tensors& inputs,
   AQT_ASSIGN_OR_RETURN(Array dequantized, qtensor.Dequantize());
   out.emplace("dequant", std::move(dequantized));
   if (inputs.contains("g")) {
-    AQT_ASSIGN_OR_RETURN(Array gradient,
-                         QuantizeGradient(config.quantizer, x, qtensor, inputs.at("g"), semantics));
+    AQT_ASSIGN_OR_RETURN(Array gradient, QuantizeGradient(config.quantizer, x, qtensor, inputs.at("g"), semantics));
     out.emplace("grad_x_scaled", std::move(gradient));
   }
   AQT_ASSIGN_OR_RETURN(const Array scaled, qtensor.ScaledValue(x));
@@ -79,7 +78,7 @@ absl::StatusOr<Tensors> Run(const NumericsConfig& config, const Tensors& inputs,
   AQT_ASSIGN_OR_RETURN(Array y, NumericsForward(config.numerics, x, context, semantics.prng_layout));
   out.emplace("y", std::move(y));
   if (inputs.contains("g")) {
-    AQT_ASSIGN_OR_RETURN(Array gradient, NumericsBackward(config.numerics, x, inputs.at("g"), semantics));
+    AQT_ASSIGN_OR_RETURN(Array gradient, NumericsBackward(config.numerics, x, inputs.at("g"), semantics.arithmetic));
     out.emplace("grad", std::move(gradient));
   }
   AQT_RETURN_IF_ERROR(AddDraws(config.numerics, x.aval(), context, semantics.prng_layout, out));

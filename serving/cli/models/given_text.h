@@ -26,8 +26,8 @@ struct GivenText {
   }
 };
 
-// The lines of a file of texts. Lines may end in \r\n, as other systems write them. A byte order mark at the beginning is
-// left out.
+// The lines of a file of texts. Lines may end in \r\n, as other systems write them. A byte order mark at the beginning
+// is left out.
 std::vector<std::string> LinesOf(absl::string_view content);
 
 // The texts of a call. The first of `texts` are those of --text, with those of --pair; the others are lines of --file.
