@@ -153,17 +153,18 @@ absl::StatusOr<TextInput> ReadSequence(const ApiOptions& options, const BodyJson
 // The texts to classify. `pairs`: a list of strings is one text or pair, as text-embeddings-inference has it.
 absl::Status ReadInputs(const ApiOptions& options, const BodyJson& input, const std::string& name, bool pairs,
                         ClassifyRequest& request) {
-  const bool nested = request.tei && input.is_array() && !input.empty() && input[0].is_array();
-  request.single = input.is_string() || (pairs && input.is_array() && !nested);
-  if (nested && static_cast<int64_t>(input.size()) > options.max_texts) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("\"", name, "\" has ", input.size(), " texts, expected at most ", options.max_texts));
+  if (request.tei && input.is_array() && !input.empty() && input[0].is_array()) {
+    if (static_cast<int64_t>(input.size()) > options.max_texts) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("\"", name, "\" has ", input.size(), " texts, expected at most ", options.max_texts));
+    }
+    for (size_t i = 0; i < input.size(); ++i) {
+      AQT_ASSIGN_OR_RETURN(TextInput sequence, ReadSequence(options, input[i], absl::StrCat(name, "[", i, "]")));
+      request.texts.push_back(std::move(sequence));
+    }
+    return absl::OkStatus();
   }
-  for (size_t i = 0; nested && i < input.size(); ++i) {
-    AQT_ASSIGN_OR_RETURN(TextInput sequence, ReadSequence(options, input[i], absl::StrCat(name, "[", i, "]")));
-    request.texts.push_back(std::move(sequence));
-  }
-  if (nested) return absl::OkStatus();
+  request.single = input.is_string() || (pairs && input.is_array());
   if (request.single && input.is_array()) {
     AQT_ASSIGN_OR_RETURN(TextInput sequence, ReadSequence(options, input, name));
     request.texts.push_back(std::move(sequence));
