@@ -63,11 +63,13 @@ absl::string_view SplitTarget(HttpRequest& request) {
   return "";
 }
 
+constexpr absl::string_view kBareLf = "a line of the chunks ends in LF without CR";
+
 // Why more bytes cannot help Beast, which waits for the end of a chunk's line or of the trailers; empty if they can.
 absl::string_view WhyStuck(absl::string_view rest) {
   absl::ConsumePrefix(&rest, "\r\n");  // of the chunk before
   for (size_t lf = rest.find('\n'); lf != absl::string_view::npos; lf = rest.find('\n', lf + 1)) {
-    if (lf == 0 || rest[lf - 1] != '\r') return "a line of the chunks ends in LF without CR";
+    if (lf == 0 || rest[lf - 1] != '\r') return kBareLf;
   }
   if (!absl::StrContains(rest, "\r\n")) return "";
   const size_t digit = rest.find_first_not_of('0');
@@ -172,7 +174,10 @@ class RequestParser::Machine final : public http::basic_parser</*isRequest=*/tru
     request.body.append(body.data(), body.size());
     return body.size();
   }
-  void on_chunk_header_impl(std::uint64_t, beast::string_view, error_code&) override {}
+  // Beast takes LF in quoted text. While it waits for the rest of the line, WhyStuck refuses it.
+  void on_chunk_header_impl(std::uint64_t, beast::string_view extensions, error_code& ec) override {
+    if (absl::StrContains(View(extensions), '\n')) Stop({400, std::string(kBareLf)}, ec);
+  }
   std::size_t on_chunk_body_impl(std::uint64_t, beast::string_view body, error_code&) override {
     request.body.append(body.data(), body.size());
     return body.size();
@@ -274,6 +279,7 @@ RequestParser::Event RequestParser::AdvanceBody() {
     error_code ec;
     const size_t used = machine_->put(boost::asio::buffer(pending_.data() + begin_, pending_.size() - begin_), ec);
     begin_ += used;
+    if (machine_->problem.status != 200) return Fail(machine_->problem.status, machine_->problem.message);
     if (machine_->is_done()) return Event::kRequest;
     if (ec == http::error::body_limit) {
       return Fail(413, absl::StrCat("the body is longer than ", limits_.body_bytes, " bytes"));
