@@ -66,7 +66,7 @@ ROOMS = {
     "aqt/gguf": _room("GGUF files: the container, and models as float tensors", "aqt/io aqt/quant/weights"),
     "aqt/native": _room("our own layout of quantized weights in files", "aqt/io aqt/quant/tensor"),
     "aqt/graph": _room("programs: values, operations, tracing; independent of quantization", "aqt/kernels"),
-    "aqt/graph/interpret": _room("evaluation, gradients and rewriting of programs", "aqt/graph"),
+    "aqt/graph/interpret": _room("evaluation, gradients, dependences and rewriting of programs", "aqt/graph"),
     "aqt/graph/draw": _room("programs as pictures", "aqt/graph"),
     "aqt/graph/saved": _room("programs to and from files", "aqt/graph/interpret"),
     "aqt/ops": _room("code shared by the rooms of `aqt/ops`: dimensions, descriptions, functions of values",

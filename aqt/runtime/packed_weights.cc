@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "aqt/core/status_macros.h"
-#include "aqt/graph/depends_on.h"
+#include "aqt/graph/interpret/depends_on.h"
 #include "aqt/graph/interpret/rewrite.h"
 #include "aqt/graph/op.h"
 #include "aqt/ops/contraction/packed_contraction.h"

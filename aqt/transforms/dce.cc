@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "aqt/graph/needed.h"
+#include "aqt/graph/interpret/needed.h"
 
 namespace aqt {
 

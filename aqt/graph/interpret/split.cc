@@ -6,8 +6,8 @@
 #include <utility>
 #include <variant>
 
-#include "aqt/graph/depends_on.h"
 #include "aqt/graph/eval_op.h"
+#include "aqt/graph/interpret/depends_on.h"
 
 namespace aqt {
 namespace {

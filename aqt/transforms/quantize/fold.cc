@@ -10,9 +10,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "aqt/core/status_macros.h"
-#include "aqt/graph/depends_on.h"
+#include "aqt/graph/interpret/depends_on.h"
+#include "aqt/graph/interpret/needed.h"
 #include "aqt/graph/interpret/split.h"
-#include "aqt/graph/needed.h"
 #include "aqt/transforms/dce.h"
 
 namespace aqt {

@@ -8,7 +8,7 @@
 
 #include "absl/types/span.h"
 #include "aqt/graph/basic_ops.h"
-#include "aqt/graph/depends_on.h"
+#include "aqt/graph/interpret/depends_on.h"
 #include "aqt/graph/interpret/rewrite.h"
 #include "aqt/graph/trace.h"
 #include "aqt/graph/value.h"

@@ -16,7 +16,7 @@
 #include "aqt/graph/basic_ops.h"
 #include "aqt/graph/composite.h"
 #include "aqt/graph/composite_fields.h"
-#include "aqt/graph/depends_on.h"
+#include "aqt/graph/interpret/depends_on.h"
 #include "aqt/graph/interpret/rewrite.h"
 #include "aqt/ops/attention/attention_op.h"
 #include "aqt/ops/contraction/contractions.h"

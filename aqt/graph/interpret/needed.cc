@@ -1,4 +1,4 @@
-#include "aqt/graph/needed.h"
+#include "aqt/graph/interpret/needed.h"
 
 #include <algorithm>
 #include <cstddef>

@@ -1,5 +1,5 @@
-#ifndef AQT_GRAPH_DEPENDS_ON_H_
-#define AQT_GRAPH_DEPENDS_ON_H_
+#ifndef AQT_GRAPH_INTERPRET_DEPENDS_ON_H_
+#define AQT_GRAPH_INTERPRET_DEPENDS_ON_H_
 
 #include <algorithm>
 #include <vector>
@@ -23,4 +23,4 @@ std::vector<bool> DependsOnlyOn(const Program& program, const IsKnown& is_known)
 
 }  // namespace aqt
 
-#endif  // AQT_GRAPH_DEPENDS_ON_H_
+#endif  // AQT_GRAPH_INTERPRET_DEPENDS_ON_H_

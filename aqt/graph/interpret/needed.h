@@ -1,5 +1,5 @@
-#ifndef AQT_GRAPH_NEEDED_H_
-#define AQT_GRAPH_NEEDED_H_
+#ifndef AQT_GRAPH_INTERPRET_NEEDED_H_
+#define AQT_GRAPH_INTERPRET_NEEDED_H_
 
 #include <vector>
 
@@ -20,4 +20,4 @@ std::vector<VarId> OutputVars(const Program& program);
 
 }  // namespace aqt
 
-#endif  // AQT_GRAPH_NEEDED_H_
+#endif  // AQT_GRAPH_INTERPRET_NEEDED_H_
