@@ -188,7 +188,7 @@ Value Bounds(const AbsMean& c, const Groups& t, DType&) {
     float mean = Over(x.dtype, sum, count);
     if (t.semantics.compat.abs_mean_counts_zeros) {
       const float size = static_cast<float>(std::max<size_t>(x.data.size() / groups, 1));
-      const bool divides = t.semantics.arithmetic == Arithmetic::kIeee || groups == 1;
+      const bool divides = t.semantics.arithmetic == Arithmetic::kIeee;
       const DType f32 = DType::kF32;
       mean = divides ? Over(f32, exact_sum, size) : Times(f32, exact_sum, Over(f32, 1.0f, size));
       mean = Round(x.dtype, Flush(x.dtype, mean));

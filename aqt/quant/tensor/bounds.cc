@@ -116,10 +116,9 @@ int64_t WorkDoubles(const AbsMean&, const QuantizeSpec& spec) {
   return n + DoublesForFloats(n + WindowSumFloats(spec.x.shape, spec.scale_shape));
 }
 
-// The mean of `count` numbers in f32. XLA on CPU divides one sum, and multiplies several by the reciprocal.
-float MeanInF32(const QuantizeSpec& spec, const Semantics& semantics, float sum, float count) {
-  const bool divide = semantics.arithmetic == Arithmetic::kIeee || spec.num_scales() == 1;
-  return divide ? Div<float>(sum, count) : Mul<float>(sum, Reciprocal<float>(count));
+// The mean of `count` numbers in f32. XLA multiplies by the reciprocal of the count, which it knows.
+float MeanInF32(Arithmetic arithmetic, float sum, float count) {
+  return arithmetic == Arithmetic::kIeee ? Div<float>(sum, count) : Mul<float>(sum, Reciprocal<float>(count));
 }
 
 // Powers and everything after the sum are rounded to the dtype of x; the sum is in f32.
@@ -143,7 +142,7 @@ void FindBounds(const AbsMean& calibration, const BoundsInput& in, float* bounds
     for (int64_t i = 0; i < n; ++i) {
       const float sum = Arith<T>::Round(Arith<T>::Flush(sums[i]));
       const float mean = counts_zeros
-                             ? Arith<T>::Round(Arith<T>::Flush(MeanInF32(spec, in.semantics, sums[i], size)))
+                             ? Arith<T>::Round(Arith<T>::Flush(MeanInF32(in.semantics.arithmetic, sums[i], size)))
                              : Div<T>(sum, counts[i] == 0 ? 1.0f : Arith<T>::Round(static_cast<float>(counts[i])));
       bounds[i] = Mul<T>(Power(dtype, mean, 1 / calibration.p), factor);
     }

@@ -412,6 +412,20 @@ TEST(QuantizeGradient, ScalesAsTheQuantizationDid) {
       "have; leave it out, or clip_gradient, or quantize in a contraction");
 }
 
+// The sum of squares is 42.3125, and 42.3125 / 180 rounds to another number than 42.3125 * R(1 / 180). qwix 0.1.8 with
+// jax 0.10.2, method "rms,2.0", finds the scale 0x1.f26c38p-8.
+TEST(Quantize, TheMeanOfSquaresIsMultipliedByTheReciprocalAsInXla) {
+  std::vector<float> values(180, 0.25f);
+  values[0] = 3, values[5] = -2.5, values[6] = 4;
+  const Array x = Array::FromSpan(absl::MakeConstSpan(values), {60, 3});
+  const Quantizer quantizer{.numerics = IntSymmetric{}, .calibration = AbsMean{.p = 2, .clipping_scale = 2}};
+  const auto scale = [&](Arithmetic arithmetic) {
+    return Floats(Quantize(quantizer, x, {0, 1}, {}, {.arithmetic = arithmetic, .compat = Compat::Qwix()})->scale[0]);
+  };
+  EXPECT_EQ(scale(Arithmetic::kXlaCompatible), std::vector<float>{0x1.f26c38p-8f});
+  EXPECT_EQ(scale(Arithmetic::kIeee), std::vector<float>{2 * std::sqrt(42.3125f / 180) / 127.5f});
+}
+
 TEST(CeilToPo2, RoundsUpInTheDTypeOfTheScales) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
   const Array scales = Array::Of<float>({3, 0.75f, 1, 0, kInf, 5}, {2, 3});
