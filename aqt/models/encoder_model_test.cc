@@ -219,8 +219,8 @@ INSTANTIATE_TEST_SUITE_P(Folders, EncoderModelGolden,
                                            "modernbert_classes", "nomic_classes", "bert_pairs", "xlm_roberta_pairs",
                                            "modernbert_pairs", "bert_tokens", "roberta_tokens", "distilbert_tokens",
                                            "mpnet_tokens", "modernbert_tokens", "nomic_tokens", "bert_prompt",
-                                           "roberta_padding", "mpnet_padding", "modernbert_5", "nomic_5", "bert_w8",
-                                           "modernbert_w4"),
+                                           "roberta_padding", "mpnet_padding", "bert_last", "roberta_weighted",
+                                           "modernbert_5", "nomic_5", "bert_w8", "modernbert_w4"),
                          [](const auto& info) { return std::string(info.param); });
 
 class EncoderModelTest : public ::testing::Test {
@@ -320,9 +320,9 @@ TEST_F(EncoderModelTest, NumbersThatAreNoWeightsAreRefused) {
 }
 
 TEST_F(EncoderModelTest, StepsThatAreNotComputedAreRefused) {
-  Edit("1_Pooling/config.json", R"("mean")", R"("lasttoken")");
+  Edit("1_Pooling/config.json", R"("mean")", R"("lastword")");
   EXPECT_THAT(Message(), HasSubstr("1_Pooling/config.json: pooling_mode is"));
-  Edit("1_Pooling/config.json", R"("lasttoken")", R"("mean")");
+  Edit("1_Pooling/config.json", R"("lastword")", R"("mean")");
   Edit("modules.json", "Normalize\"", "WordWeights\"");
   EXPECT_THAT(Message(), HasSubstr("module 'WordWeights' at position 2"));
   Edit("modules.json", "1_Pooling", "../1_Pooling");
@@ -330,6 +330,17 @@ TEST_F(EncoderModelTest, StepsThatAreNotComputedAreRefused) {
   Edit("modules.json", "../1_Pooling", "1_Pooling");
   Edit("modules.json", R"("path": "")", R"("path": "0_Transformer")");
   EXPECT_THAT(Message(), HasSubstr("the path of the model is '0_Transformer'"));
+}
+
+// A pooling that leaves out the prompt matters only where there is one.
+TEST_F(EncoderModelTest, PoolingWithoutThePrompt) {
+  Edit("1_Pooling/config.json", R"("include_prompt": true)", R"("include_prompt": false)");
+  EXPECT_TRUE(Open().ok()) << Open();
+  ASSERT_TRUE(io::WriteFile(Fs(), io::JoinPath(folder_, "config_sentence_transformers.json"),
+                            R"({"default_prompt_name": "query", "prompts": {"query": "q: "}})")
+                  .ok());
+  EXPECT_TRUE(absl::IsUnimplemented(Open()));
+  EXPECT_THAT(Message(), HasSubstr("include_prompt of the pooling is false; expected true"));
 }
 
 TEST_F(EncoderModelTest, AMissingFileIsAnError) {

@@ -66,18 +66,22 @@ struct NamedMode {
 constexpr NamedMode kModes[] = {{"cls", "pooling_mode_cls_token", PoolMode::kFirst},
                                 {"max", "pooling_mode_max_tokens", PoolMode::kMax},
                                 {"mean", "pooling_mode_mean_tokens", PoolMode::kMean},
-                                {"mean_sqrt_len_tokens", "pooling_mode_mean_sqrt_len_tokens", PoolMode::kRoot}};
+                                {"mean_sqrt_len_tokens", "pooling_mode_mean_sqrt_len_tokens", PoolMode::kRoot},
+                                {"weightedmean", "pooling_mode_weightedmean_tokens", PoolMode::kWeightedMean},
+                                {"lasttoken", "pooling_mode_lasttoken", PoolMode::kLast}};
 
-absl::StatusOr<PoolTokens> ReadPoolTokens(const io::FileSystem& fs, const std::string& path, int64_t width) {
+absl::StatusOr<PoolTokens> ReadPoolTokens(const io::FileSystem& fs, const std::string& path, Pooling& pooling) {
   AQT_ASSIGN_OR_RETURN(ConfigFields fields, ConfigFields::Open(fs, path));
   for (const char* name : {"embedding_dimension", "word_embedding_dimension"}) {
-    if (fields.Count(name, width) != width) fields.Refuse(name, absl::StrCat("the width ", width, " of the model"));
+    if (fields.Count(name, pooling.width) != pooling.width) {
+      fields.Refuse(name, absl::StrCat("the width ", pooling.width, " of the model"));
+    }
   }
   PoolTokens pool;
   for (const std::string& text : fields.Texts("pooling_mode")) {
     const auto* mode = absl::c_find_if(kModes, [&](const NamedMode& named) { return text == named.name; });
     if (mode == std::end(kModes)) {
-      fields.Refuse("pooling_mode", "cls, max, mean or mean_sqrt_len_tokens");
+      fields.Refuse("pooling_mode", "cls, max, mean, mean_sqrt_len_tokens, weightedmean or lasttoken");
       break;
     }
     pool.modes.push_back(mode->mode);
@@ -85,9 +89,7 @@ absl::StatusOr<PoolTokens> ReadPoolTokens(const io::FileSystem& fs, const std::s
   for (const NamedMode& named : kModes) {
     if (fields.Flag(named.flag, false)) pool.modes.push_back(named.mode);
   }
-  fields.Only("pooling_mode_weightedmean_tokens", {"false"});
-  fields.Only("pooling_mode_lasttoken", {"false"});
-  fields.Only("include_prompt", {"true"});  // matters only to texts with a prompt
+  pooling.pools_prompt = fields.Flag("include_prompt", true);
   AQT_RETURN_IF_ERROR(fields.Finish());
   if (!pool.modes.empty()) return pool;
   return absl::InvalidArgumentError(absl::StrCat(fields.source(), ": no pooling mode is chosen, expected one"));
@@ -107,17 +109,30 @@ absl::Status CheckNormalize(const io::FileSystem& fs, const std::string& path) {
   return fields->Finish();
 }
 
+// The field has a class of torch, such as torch.nn.modules.activation.Tanh.
+void ReadDenseActivation(ConfigFields& fields, DenseStep& dense) {
+  constexpr std::pair<absl::string_view, Activation> kClasses[] = {
+      {".GELU", Activation::kGelu},       {".ReLU", Activation::kRelu}, {".SiLU", Activation::kSilu},
+      {".Sigmoid", Activation::kSigmoid}, {".Tanh", Activation::kTanh},
+  };
+  const std::string name = fields.Text("activation_function", "torch.nn.modules.activation.Tanh");
+  for (const auto& [suffix, activation] : kClasses) {
+    if (absl::EndsWith(name, suffix)) dense.activation = activation;
+  }
+  if (!dense.activation.has_value() && !absl::EndsWith(name, ".Identity")) {
+    fields.Refuse("activation_function",
+                  "torch.nn.modules.activation.{GELU, ReLU, SiLU, Sigmoid or Tanh} or "
+                  "torch.nn.modules.linear.Identity");
+  }
+}
+
 absl::StatusOr<DenseStep> ReadDense(const io::FileSystem& fs, const std::string& path, int64_t width) {
   AQT_ASSIGN_OR_RETURN(ConfigFields fields, ConfigFields::Open(fs, path));
   DenseStep dense;
   dense.in = fields.Count("in_features");
   dense.out = fields.Count("out_features");
   dense.bias = fields.Flag("bias", true);
-  const std::string activation = fields.Text("activation_function", "torch.nn.modules.activation.Tanh");
-  dense.tanh = absl::EndsWith(activation, ".Tanh");
-  if (!dense.tanh && !absl::EndsWith(activation, ".Identity")) {
-    fields.Refuse("activation_function", "torch.nn.modules.activation.Tanh or torch.nn.modules.linear.Identity");
-  }
+  ReadDenseActivation(fields, dense);
   OnlyOnEmbedding(fields);
   if (dense.in != width) {
     fields.Refuse("in_features", absl::StrCat("the width ", width, " of the step before it"));
@@ -172,7 +187,11 @@ absl::Status ReadPrompt(const io::FileSystem& fs, absl::string_view folder, Pool
   AQT_RETURN_IF_ERROR(fields->status());
   if (!prompts.Has(name)) prompts.Refuse(name, "the text of the default prompt");
   pooling.prompt = prompts.Text(name, "");
-  return prompts.status();
+  AQT_RETURN_IF_ERROR(prompts.status());
+  if (pooling.pools_prompt || pooling.prompt.empty()) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat(
+      fields->source(), ": default_prompt_name is ", io::QuoteForMessage(name),
+      ", and include_prompt of the pooling is false; expected true, because tokens of a prompt are always pooled"));
 }
 
 // Adds the steps of modules.json.
@@ -186,7 +205,7 @@ absl::Status ReadSteps(const io::FileSystem& fs, absl::string_view folder, Pooli
     const bool is_first = pooling.steps.empty();
     const std::string config = io::JoinPath(io::JoinPath(folder, module.folder), "config.json");
     if (module.type == "Pooling" && is_first) {
-      AQT_ASSIGN_OR_RETURN(const PoolTokens pool, ReadPoolTokens(fs, config, pooling.width));
+      AQT_ASSIGN_OR_RETURN(const PoolTokens pool, ReadPoolTokens(fs, config, pooling));
       pooling.width *= static_cast<int64_t>(pool.modes.size());
       pooling.steps.emplace_back(pool);
     } else if (module.type == "Dense" && !is_first) {

@@ -10,7 +10,7 @@
 namespace aqt::models {
 
 // A function of each element between two layers.
-enum class Activation : uint8_t { kGelu, kGeluTanh, kRelu, kSigmoid, kSilu, kTanh };
+enum class Activation : uint8_t { kGelu, kGeluTanh, kQuickGelu, kRelu, kSigmoid, kSilu, kTanh };
 
 // By its name in the field `name`; "gelu" if it is missing. Refuses other names.
 Activation ReadActivation(ConfigFields& fields, const std::string& name);

@@ -9,13 +9,22 @@ namespace {
 
 Value PoolOver(const Value& hidden, const Value& lengths, PoolMode mode) {
   const int64_t batch = hidden.dim(0), length = hidden.dim(1), width = hidden.dim(2);
+  const auto sum = [&](const Value& mask, const Value& x) { return ops::ReduceSum(ops::Select(mask, x, 0.0), {1}); };
   if (mode == PoolMode::kFirst) {
     return ops::Reshape(ops::Slice(hidden, {0, 0, 0}, {batch, 1, width}), {batch, width});
   }
+  const Value place = ops::Iota(DType::kS32, {1, length, 1}, 1);
+  if (mode == PoolMode::kLast) {
+    return sum(ops::Equal(place, ops::Reshape(lengths, {batch, 1, 1}) - 1), hidden);
+  }
   const Value mask = ops::Reshape(nn::PaddingMask(lengths, length), {batch, length, 1});
   if (mode == PoolMode::kMax) return ops::ReduceMax(ops::Select(mask, hidden, -1e9), {1});
+  if (mode == PoolMode::kWeightedMean) {
+    const Value weights = ops::Cast(place + 1, hidden.dtype());
+    return sum(mask, hidden * weights) / ops::Max(sum(mask, weights), 1e-9);
+  }
   const Value count = ops::Max(ops::ReduceSum(ops::Cast(mask, hidden.dtype()), {1}), 1e-9);
-  return ops::ReduceSum(ops::Select(mask, hidden, 0.0), {1}) / (mode == PoolMode::kMean ? count : ops::Sqrt(count));
+  return sum(mask, hidden) / (mode == PoolMode::kMean ? count : ops::Sqrt(count));
 }
 
 Value PoolOver(const Value& hidden, const Value& lengths, const PoolTokens& pool) {
@@ -26,7 +35,7 @@ Value PoolOver(const Value& hidden, const Value& lengths, const PoolTokens& pool
 
 Value Apply(const Value& x, const DenseStep& dense) {
   const Value y = nn::Dense(x, dense.scope, {.features = dense.out, .use_bias = dense.bias});
-  return dense.tanh ? ops::Tanh(y) : y;
+  return dense.activation.has_value() ? Activate(y, *dense.activation) : y;
 }
 
 }  // namespace

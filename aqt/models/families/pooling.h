@@ -5,31 +5,36 @@
 // 2019). read_pooling.h reads them from a model's folder.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "aqt/graph/value.h"
+#include "aqt/models/families/activation.h"
 
 namespace aqt::models {
 
 // A vector for a text from those of its tokens that count.
 enum class PoolMode : uint8_t {
   kFirst,
-  kMax,   // for each element
-  kMean,  // sum / count
-  kRoot,  // sum / sqrt(count)
+  kMax,           // for each element
+  kMean,          // sum / count
+  kRoot,          // sum / sqrt(count)
+  kWeightedMean,  // token i has the weight i + 1
+  kLast,
 };
 // The vectors of these modes, one after the other.
 struct PoolTokens {
   std::vector<PoolMode> modes;
 };
-// act(x kernel + bias). The parameters are <scope>/kernel [in, out] and <scope>/bias [out].
+// activation(x kernel + bias). The parameters are <scope>/kernel [in, out] and <scope>/bias [out].
 struct DenseStep {
   std::string folder;  // of its weights, relative to the model's
   std::string scope;   // "dense2" for 2_Dense
   int64_t in = 0, out = 0;
-  bool bias = true, tanh = false;
+  bool bias = true;
+  std::optional<Activation> activation = {};
 };
 // x / max(|x|, 1e-12) with the Euclidean length |x|.
 struct Normalize {};
@@ -37,11 +42,12 @@ using PoolingStep = std::variant<PoolTokens, DenseStep, Normalize>;
 
 struct Pooling {
   std::vector<PoolingStep> steps;
-  bool given = false;       // whether the folder says how; else the mean is taken
-  int64_t width = 0;        // of the result
-  int64_t max_length = 0;   // of a text in tokens, by the folder; 0: not given
-  bool lower_case = false;  // texts are changed to lower case before they become tokens
-  std::string prompt = {};  // put before each text, or the first of a pair
+  bool given = false;        // whether the folder says how; else the mean is taken
+  int64_t width = 0;         // of the result
+  int64_t max_length = 0;    // of a text in tokens, by the folder; 0: not given
+  bool lower_case = false;   // texts are changed to lower case before they become tokens
+  std::string prompt = {};   // put before each text, or the first of a pair
+  bool pools_prompt = true;  // refused for a text with a prompt if not
 };
 
 // hidden f32 [batch, length, width], of which the first lengths s32 [batch] count -> f32 [batch, pooling.width].

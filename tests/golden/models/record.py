@@ -53,7 +53,8 @@ F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 
 def pooling(*modes):
     return st.Pooling(24, **{f"pooling_mode_{m}": m in modes for m in
-                             ("cls_token", "max_tokens", "mean_tokens", "mean_sqrt_len_tokens")})
+                             ("cls_token", "max_tokens", "mean_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens",
+                              "lasttoken")})
 
 
 def bert(cls="BertModel", **more):
@@ -140,6 +141,12 @@ CASES |= {
     # Texts that contain the padding token.
     "roberta_padding": (roberta("RobertaModel", tf.RobertaConfig), None, 9, F32),
     "mpnet_padding": (mpnet("MPNetModel"), None, 9, F32),
+    # Other activations and poolings.
+    "bert_last": (bert(hidden_act="quick_gelu"),
+                  lambda: [pooling("weightedmean_tokens", "lasttoken"), st.Dense(48, 16, activation_function=torch.nn.GELU())],
+                  11, F32),
+    "roberta_weighted": (roberta("RobertaModel", tf.RobertaConfig, hidden_act="gelu_fast"),
+                         lambda: [pooling("weightedmean_tokens"), st.Dense(24, 8, activation_function=torch.nn.SiLU())], 9, F32),
 }
 # With transformers 5, whose config.json has other fields for these families.
 CASES_5 = {
