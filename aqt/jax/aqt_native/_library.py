@@ -81,8 +81,10 @@ def _same(x: Any) -> Any:
 
     if not jnp.issubdtype(x.dtype, jnp.floating):
         return x
-    info = jnp.finfo(x.dtype)
-    return jax.lax.reduce_precision(x, exponent_bits=info.nexp, mantissa_bits=info.nmant)
+    # float8_e4m3fn has neither infinities nor exponents below its smallest normal number, as reduce_precision would.
+    wide = x.astype(jnp.float16) if x.dtype.itemsize == 1 else x
+    info = jnp.finfo(wide.dtype)
+    return jax.lax.reduce_precision(wide, exponent_bits=info.nexp, mantissa_bits=info.nmant).astype(x.dtype)
 
 
 def _capsule(pointer: int | None) -> Any:

@@ -199,4 +199,5 @@ def _call(dot_general, *arguments):
 
 
 if __name__ == "__main__":
+    jax.config.update("jax_threefry_partitionable", True)  # as recorded; the default before JAX 0.5 is False
     unittest.main()
