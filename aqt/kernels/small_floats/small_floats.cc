@@ -153,7 +153,7 @@ enum class Scaling {
 // Factors for which kQuotient gives the codes of kDivide. The quotients of values between 2^-60 and 2^60 are the same
 // (QuotientsBy in strip_steps-inl.h has the proof). Those of smaller values round to 0, and those of larger ones
 // saturate, also if they become NaN. No quotient underflows.
-constexpr float kLeastFactor = 0x1p-40f, kMostFactor = 1;
+[[maybe_unused]] constexpr float kLeastFactor = 0x1p-40f, kMostFactor = 1;
 
 // Products with powers of two are exact in T, except that magnitudes up to this one round to 0.
 float RoundsToZero(DType dtype) { return dtype == DType::kF16 ? 0x1p-25f : dtype == DType::kBF16 ? 0x1p-134f : 0.0f; }
