@@ -94,7 +94,7 @@ absl::StatusOr<int64_t> CountElements(const std::vector<int64_t>& shape, absl::s
   bool valid = shape.size() <= kMaxInferRank;
   for (size_t i = 0; i < shape.size() && valid; ++i) {
     valid = shape[i] >= 0 && shape[i] <= INT32_MAX && count * shape[i] <= INT32_MAX;
-    count *= shape[i];
+    if (valid) count *= shape[i];
   }
   if (valid) return count;
   return absl::InvalidArgumentError(absl::StrCat(where, ": \"shape\" is [",

@@ -276,8 +276,11 @@ RequestParser::Event RequestParser::AdvanceBody() {
   // its debug build fails.
   const size_t least = machine_->chunked() ? 5 : 1;
   while (pending_.size() - begin_ >= least) {
+    // Beast sees as much as it may hold back, so that a long line is refused however it arrives.
+    const absl::string_view next =
+        absl::string_view(pending_).substr(begin_, std::max(static_cast<size_t>(limits_.head_bytes), least));
     error_code ec;
-    const size_t used = machine_->put(boost::asio::buffer(pending_.data() + begin_, pending_.size() - begin_), ec);
+    const size_t used = machine_->put(boost::asio::buffer(next.data(), next.size()), ec);
     begin_ += used;
     if (machine_->problem.status != 200) return Fail(machine_->problem.status, machine_->problem.message);
     if (machine_->is_done()) return Event::kRequest;
@@ -289,7 +292,7 @@ RequestParser::Event RequestParser::AdvanceBody() {
     }
     if (used > 0) continue;
     if (!machine_->chunked()) break;
-    const absl::string_view why = WhyStuck(absl::string_view(pending_).substr(begin_));
+    const absl::string_view why = WhyStuck(next);
     if (!why.empty()) return Fail(400, why);
     break;
   }

@@ -196,6 +196,12 @@ TEST(RequestParser, Limits) {
   EXPECT_EQ(status(chunked + "5\r\nhello\r\n6\r\nhello!\r\n0\r\n\r\n"), 413);
   EXPECT_EQ(status(chunked + "5;" + std::string(300, 'x')), 400) << "an extension without end";
   EXPECT_EQ(status(chunked + "0\r\nX: " + std::string(300, 'x')), 400) << "trailers without end";
+  for (int length = 180; length < 210; ++length) {  // at once, or bit by bit
+    const std::string x(length, 'x');
+    EXPECT_EQ(status(chunked + "1;" + x + "\r\na\r\n0\r\n\r\n"), 2 + x.size() + 2 > 200 ? 400 : 0) << length;
+    EXPECT_EQ(status(chunked + "0\r\nX: " + x + "\r\n\r\n"), 3 + 3 + x.size() + 4 > 200 ? 400 : 0) << length;
+    EXPECT_EQ(status(chunked + "1\r\na\r\n0\r\nX: " + x + "\r\n\r\n"), 5 + 3 + x.size() + 4 > 200 ? 400 : 0) << length;
+  }
 }
 
 TEST(RequestParser, WhoWaitsForContinue) {
