@@ -26,20 +26,26 @@ import random_cases
 class Recorder:
     """A product for AQT: the usual one, or the sum of magnitudes; notes whether sums are exact in any order."""
 
-    def __init__(self, magnitudes):
+    def __init__(self, magnitudes, added_shards=0):
         self.magnitudes = magnitudes
-        self.is_exact = True
-        self.length = 1
+        self.added_shards = added_shards  # LocalAqt: AQT adds their scaled products in floating point
+        self.is_exact = added_shards == 0
+        self.length = 1 + added_shards
         self.rounding = 2.0**-24  # of a partial sum
 
     def __call__(self, lhs, rhs, dimension_numbers, precision=None, preferred_element_type=None):
         out = jax.lax.dot_general(lhs, rhs, dimension_numbers=dimension_numbers, precision=precision,
                                   preferred_element_type=preferred_element_type)
         if jnp.issubdtype(out.dtype, jnp.integer):
-            return jnp.zeros_like(out) if self.magnitudes else out
+            if not self.magnitudes:
+                return out
+            if not self.added_shards:
+                return jnp.zeros_like(out)
+            return jax.lax.dot_general(jnp.abs(lhs.astype(out.dtype)), jnp.abs(rhs.astype(out.dtype)),
+                                       dimension_numbers=dimension_numbers)
         a, b = np.asarray(lhs).astype(np.float64), np.asarray(rhs).astype(np.float64)
         contracted = [a.shape[axis] for axis in dimension_numbers[0][0]]
-        self.length = max(self.length, int(np.prod(contracted)))
+        self.length = max(self.length, int(np.prod(contracted)) + self.added_shards)
         sums = np.asarray(jax.lax.dot_general(np.abs(a).astype(np.float32), np.abs(b).astype(np.float32),
                                               dimension_numbers=dimension_numbers)).astype(np.float64) * 1.001
         units = comparing.unit(a), comparing.unit(b)
@@ -65,12 +71,20 @@ def run(config, case):
     return (out, *vjp(case.g))
 
 
+def shards(case, name):
+    """At least the number of shards of a gradient with LocalAqt: the extents that it sums over."""
+    x, side = (case.rhs, 1) if name == "dlhs" else (case.lhs, 0)
+    kept = {axis for axes in case.dims for axis in axes[side]}
+    return int(np.prod([x.shape[axis] for axis in range(x.ndim) if axis not in kept]))
+
+
 def aqt(case, magnitudes):
     config = aqt_config.set_context(case.config, case.key, None)
     recorders = []
     for name in ("fwd", "dlhs", "drhs"):
-        recorder = Recorder(magnitudes)
-        getattr(config, name).dot_general = recorder
+        raw = getattr(config, name)
+        recorder = Recorder(magnitudes, shards(case, name) if raw.local_aqt is not None else 0)
+        raw.dot_general = recorder
         recorders.append(recorder)
     return run(config, case), recorders
 
