@@ -112,22 +112,62 @@ void UnpackOf(const int32_t* words, int64_t num_words, int8_t* q) {
   }
 }
 
-// Calls f.template operator()<kBits>().
-template <class F>
-auto VisitBits(int num_bits, F f) {
-  switch (num_bits) {
-    case 2: return f.template operator()<2>();
-    case 4: return f.template operator()<4>();
-    default: return f.template operator()<8>();
+// Of widths that do not divide a word, eight integers form kBits bytes.
+template <int kBits>
+bool PackBytesOf(const int8_t* q, int64_t num_words, int32_t* words) {
+  char* out = reinterpret_cast<char*>(words);
+  uint64_t outside = 0;
+  for (int64_t i = 0; i < num_words * 4 / kBits; ++i) {
+    uint64_t bytes;
+    std::memcpy(&bytes, q + 8 * i, sizeof bytes);
+    bytes = ((bytes & Each<kBits>(0x7f)) + Each<kBits>(1 << (kBits - 1))) ^ (bytes & Each<kBits>(0x80));
+    outside |= bytes;
+    constexpr uint64_t kOnes = Fields<kBits, 16>(), kPairs = Fields<2 * kBits, 32>(), kFours = Fields<4 * kBits, 64>();
+    bytes = (bytes & kOnes) | (bytes >> 8 & kOnes) << kBits;
+    bytes = (bytes & kPairs) | (bytes >> 16 & kPairs) << (2 * kBits);
+    bytes = (bytes & kFours) | (bytes >> 32 & kFours) << (4 * kBits);
+    std::memcpy(out + kBits * i, &bytes, kBits);
+  }
+  return (outside & ~Fields<kBits, 8>()) == 0;
+}
+
+template <int kBits>
+void UnpackBytesOf(const int32_t* words, int64_t num_words, int8_t* q) {
+  const char* in = reinterpret_cast<const char*>(words);
+  for (int64_t i = 0; i < num_words * 4 / kBits; ++i) {
+    uint64_t bytes = 0;
+    std::memcpy(&bytes, in + kBits * i, kBits);
+    constexpr uint64_t kOnes = Fields<kBits, 16>(), kPairs = Fields<2 * kBits, 32>(), kFours = Fields<4 * kBits, 64>();
+    bytes = (bytes & kFours) | (bytes >> (4 * kBits) & kFours) << 32;
+    bytes = (bytes & kPairs) | (bytes >> (2 * kBits) & kPairs) << 16;
+    bytes = (bytes & kOnes) | (bytes >> kBits & kOnes) << 8;
+    bytes = (bytes + Each<kBits>(0x80 - (1 << (kBits - 1)))) ^ Each<kBits>(0x80);
+    std::memcpy(q + 8 * i, &bytes, sizeof bytes);
   }
 }
 
 bool PackAny(const int8_t* q, int64_t num_words, int num_bits, int32_t* words) {
-  return VisitBits(num_bits, [&]<int kBits>() { return PackOf<kBits>(q, num_words, words); });
+  switch (num_bits) {
+    case 2: return PackOf<2>(q, num_words, words);
+    case 3: return PackBytesOf<3>(q, num_words, words);
+    case 4: return PackOf<4>(q, num_words, words);
+    case 5: return PackBytesOf<5>(q, num_words, words);
+    case 6: return PackBytesOf<6>(q, num_words, words);
+    case 7: return PackBytesOf<7>(q, num_words, words);
+    default: return PackOf<8>(q, num_words, words);
+  }
 }
 
 void UnpackAny(const int32_t* words, int64_t num_words, int num_bits, int8_t* q) {
-  VisitBits(num_bits, [&]<int kBits>() { UnpackOf<kBits>(words, num_words, q); });
+  switch (num_bits) {
+    case 2: return UnpackOf<2>(words, num_words, q);
+    case 3: return UnpackBytesOf<3>(words, num_words, q);
+    case 4: return UnpackOf<4>(words, num_words, q);
+    case 5: return UnpackBytesOf<5>(words, num_words, q);
+    case 6: return UnpackBytesOf<6>(words, num_words, q);
+    case 7: return UnpackBytesOf<7>(words, num_words, q);
+    default: return UnpackOf<8>(words, num_words, q);
+  }
 }
 
 }  // namespace HWY_NAMESPACE
@@ -138,12 +178,12 @@ HWY_AFTER_NAMESPACE();
 namespace aqt::kernels {
 
 bool PackWords(const int8_t* q, int64_t num_words, int num_bits, int32_t* words, Target target) {
-  AQT_DCHECK(PacksWords(num_bits));
+  AQT_DCHECK(num_words == WholeWords(num_words * 32 / num_bits, num_bits));
   return AQT_HWY_DISPATCH(target, PackAny)(q, num_words, num_bits, words);
 }
 
 void UnpackWords(const int32_t* words, int64_t num_words, int num_bits, int8_t* q, Target target) {
-  AQT_DCHECK(PacksWords(num_bits));
+  AQT_DCHECK(num_words == WholeWords(num_words * 32 / num_bits, num_bits));
   AQT_HWY_DISPATCH(target, UnpackAny)(words, num_words, num_bits, q);
 }
 

@@ -29,8 +29,10 @@ std::vector<int8_t> Random(int64_t n, int num_bits, testing::Random& random) {
 TEST(PackWordsTest, PacksAndUnpacks) {
   testing::Random random(1);
   for (const Target target : SupportedTargets()) {
-    for (const int num_bits : {2, 4, 8}) {
-      for (const int64_t num_words : {0, 1, 2, 3, 7, 16, 33, 100}) {
+    for (int num_bits = 2; num_bits <= 8; ++num_bits) {
+      for (int64_t num_words : {0, 1, 2, 3, 7, 16, 33, 100}) {
+        if (32 % num_bits != 0) num_words *= num_bits;
+        EXPECT_EQ(WholeWords(num_words * 32 / num_bits, num_bits), num_words);
         const std::vector<int8_t> q = Random(num_words * 32 / num_bits, num_bits, random);
         std::vector<int32_t> words(num_words);
         EXPECT_TRUE(PackWords(q.data(), num_words, num_bits, words.data(), target));
@@ -44,10 +46,10 @@ TEST(PackWordsTest, PacksAndUnpacks) {
 }
 
 TEST(PackWordsTest, NoticesEveryValueOutOfRange) {
-  constexpr int64_t kWords = 21;
+  constexpr int64_t kWords = 3 * 5 * 7 * 2;
   testing::Random random(2);
   for (const Target target : SupportedTargets()) {
-    for (const int num_bits : {2, 4, 8}) {
+    for (int num_bits = 2; num_bits <= 8; ++num_bits) {
       for (int value = -128; value < 128; ++value) {
         std::vector<int8_t> q = Random(kWords * 32 / num_bits, num_bits, random);
         q[random.Below(static_cast<int64_t>(q.size()))] = static_cast<int8_t>(value);

@@ -191,8 +191,8 @@ absl::Status PackRows(absl::string_view operation, const ArrayRef& q, int num_bi
     uint64_t stream = 0;  // the bits not yet written, fewer than 32 between values
     int used = 0;
     int64_t c = 0;
-    if (kernels::PacksWords(num_bits) && q.strides[1] == 1 && out.strides[1] == 1) {
-      const int64_t whole = q.shape[1] * num_bits / 32;
+    if (q.strides[1] == 1 && out.strides[1] == 1) {
+      const int64_t whole = kernels::WholeWords(q.shape[1], num_bits);
       if (kernels::PackWords(in, whole, num_bits, words)) {  // otherwise the loop below finds the offending value
         words += whole;
         c = whole * 32 / num_bits;
@@ -243,8 +243,8 @@ void UnpackRows(const ArrayRef& words, int num_bits, const MutableArrayRef& out)
     uint64_t stream = 0;
     int left = 0;
     int64_t c = 0;
-    if (kernels::PacksWords(num_bits) && words.strides[1] == 1 && out.strides[1] == 1) {
-      const int64_t whole = out.shape[1] * num_bits / 32;
+    if (words.strides[1] == 1 && out.strides[1] == 1) {
+      const int64_t whole = kernels::WholeWords(out.shape[1], num_bits);
       kernels::UnpackWords(in, whole, num_bits, q);
       in += whole;
       c = whole * 32 / num_bits;
