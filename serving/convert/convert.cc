@@ -13,6 +13,7 @@
 #include "aqt/io/printable.h"
 #include "aqt/io/tensors/safetensors.h"
 #include "aqt/kernels/quantize/finite.h"
+#include "serving/convert/block_buffers.h"
 #include "serving/convert/weight_encoder.h"
 #include "serving/convert/weight_loss.h"
 #include "serving/formats/float_config.h"
@@ -23,8 +24,6 @@
 namespace aqt::serving {
 namespace {
 
-constexpr int64_t kMemoryBudget = 16 << 20;
-constexpr int64_t kMaxBlock = 1 << 20;
 constexpr int64_t kMinBlock = 64 << 10;
 
 // A part of one tensor: rows of a weight to quantize, or bytes to copy.
@@ -75,27 +74,6 @@ absl::Span<const uint8_t> Bytes(const Array& array) {
   return absl::MakeConstSpan(static_cast<const uint8_t*>(array.data()), array.num_bytes());
 }
 
-// Memory for one block per thread, kept from task to task.
-class Buffers {
- public:
-  std::vector<uint8_t> Take() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (free_.empty()) return {};
-    std::vector<uint8_t> buffer = std::move(free_.back());
-    free_.pop_back();
-    return buffer;
-  }
-  void Give(std::vector<uint8_t> buffer) {
-    if (static_cast<int64_t>(buffer.capacity()) > kMaxBlock) return;  // too large to keep
-    const std::lock_guard<std::mutex> lock(mutex_);
-    free_.push_back(std::move(buffer));
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<std::vector<uint8_t>> free_;
-};
-
 // The losses of weights, found by several threads block by block.
 class LossCollector {
  public:
@@ -127,7 +105,8 @@ class LossCollector {
 class ShardWriter {
  public:
   ShardWriter(const io::TensorSource& input, WeightRules rules, const WeightEncoder& encoder,
-              const ConvertOptions& options, io::SafetensorsWriter& writer, Buffers& buffers, LossCollector& losses)
+              const ConvertOptions& options, io::SafetensorsWriter& writer, BlockBuffers& buffers,
+              LossCollector& losses)
       : input_(input),
         rules_(rules),
         encoder_(encoder),
@@ -189,7 +168,7 @@ class ShardWriter {
   const WeightEncoder& encoder_;
   const ConvertOptions& options_;
   io::SafetensorsWriter& writer_;
-  Buffers& buffers_;
+  BlockBuffers& buffers_;
   LossCollector& losses_;
 };
 
@@ -235,7 +214,7 @@ absl::Status WriteShard(const io::FileSystem& fs, const io::TensorSource& input,
   absl::StatusOr<std::unique_ptr<io::SafetensorsWriter>> writer =
       io::SafetensorsWriter::Create(fs, path, std::move(specs), writer_options);
   if (!writer.ok()) return OutputError(writer.status());
-  Buffers buffers;
+  BlockBuffers buffers;
   LossCollector losses;
   ShardWriter shard_writer(input, recipe.weight_rules, encoder, options, **writer, buffers, losses);
   AQT_RETURN_IF_ERROR(ParallelRun(
@@ -312,7 +291,7 @@ absl::StatusOr<std::set<std::string>> FindNonFinite(const io::TensorSource& inpu
   }
   std::mutex mutex;
   std::set<std::string> found;
-  Buffers buffers;
+  BlockBuffers buffers;
   AQT_RETURN_IF_ERROR(ParallelRun(
       static_cast<int64_t>(blocks.size()), {.threads = options.jobs, .memory_budget = kMemoryBudget},
       [&](int64_t i) { return blocks[i].bytes; },

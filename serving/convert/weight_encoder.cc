@@ -13,14 +13,12 @@
 #include "aqt/kernels/quantize/absmax.h"
 #include "aqt/kernels/quantize/finite.h"
 #include "aqt/quant/weights/microscaled.h"
+#include "serving/convert/block_buffers.h"
 #include "serving/tools/exit_code.h"
 #include "serving/tools/parallel.h"
 
 namespace aqt::serving {
 namespace {
-
-constexpr int64_t kMemoryBudget = 16 << 20;
-constexpr int64_t kBlock = 1 << 20;
 
 absl::Status NonFiniteError(const TensorPlan& tensor, int64_t index) {
   const int64_t columns = tensor.input->shape[1];
@@ -49,18 +47,20 @@ absl::Status WeightEncoder::FindGlobalScales(const io::TensorSource& input, cons
   for (const TensorPlan& tensor : plan.tensors) {
     if (tensor.scale_set.empty()) continue;
     sets_.try_emplace(tensor.scale_set, Set{*io::ToDType(tensor.input->dtype), 0});
-    for (int64_t begin = 0; begin < tensor.old_bytes; begin += kBlock) {
-      blocks.push_back({&tensor, begin, std::min(kBlock, tensor.old_bytes - begin)});
+    for (int64_t begin = 0; begin < tensor.old_bytes; begin += kMaxBlock) {
+      blocks.push_back({&tensor, begin, std::min(kMaxBlock, tensor.old_bytes - begin)});
     }
   }
   std::mutex mutex;
+  BlockBuffers buffers;
   return ParallelRun(
       static_cast<int64_t>(blocks.size()), {.threads = options.jobs, .memory_budget = kMemoryBudget},
       [&](int64_t i) { return blocks[i].bytes; },
       [&](int64_t i) -> absl::Status {
         AQT_RETURN_IF_ERROR(CheckCancelled(options.cancelled));
         const auto& [tensor, begin, bytes] = blocks[i];
-        std::vector<uint8_t> buffer(static_cast<size_t>(bytes));
+        std::vector<uint8_t> buffer = buffers.Take();
+        buffer.resize(bytes);
         AQT_RETURN_IF_ERROR(input.Read(*tensor->input, begin, absl::MakeSpan(buffer)));
         const DType dtype = *io::ToDType(tensor->input->dtype);
         const int64_t n = bytes / SizeOf(dtype);
@@ -68,6 +68,7 @@ absl::Status WeightEncoder::FindGlobalScales(const io::TensorSource& input, cons
         if (!std::isfinite(absmax)) {
           return NonFiniteError(*tensor, begin / SizeOf(dtype) + kernels::FirstNotFinite(buffer.data(), dtype, n));
         }
+        buffers.Give(std::move(buffer));
         if (options.progress != nullptr) options.progress->Add(bytes, tensor->name());
         const std::lock_guard<std::mutex> lock(mutex);
         Set& set = sets_.at(tensor->scale_set);
