@@ -22,14 +22,14 @@ namespace HWY_NAMESPACE {
 
 static_assert(std::endian::native == std::endian::little);
 
-// Eight integers (four of 8 bits) form the bytes of one number, which is reduced to a Packed. The compiler vectorizes
-// the loops.
+// Eight integers (four of 8 bits) form the bytes of one number, which is reduced to the first kPackedBytes of a Packed.
+// The compiler vectorizes the loops of 2, 4 and 8 bits.
 template <int kBits>
 using Bytes = std::conditional_t<kBits == 8, uint32_t, uint64_t>;
 template <int kBits>
-using Packed = std::conditional_t<kBits == 2, uint16_t, uint32_t>;
+using Packed = std::conditional_t<kBits == 2, uint16_t, std::conditional_t<32 % kBits == 0, uint32_t, uint64_t>>;
 template <int kBits>
-constexpr int64_t kPackedPerWord = sizeof(uint32_t) / sizeof(Packed<kBits>);
+constexpr int kPackedBytes = kBits == 8 ? 4 : kBits;
 
 // Ones in the lower kBits of each field of kField bits.
 template <int kBits, int kField>
@@ -43,6 +43,37 @@ constexpr uint64_t Fields() {
 template <int kBits>
 constexpr Bytes<kBits> Each(int x) {
   return static_cast<Bytes<kBits>>(0x0101010101010101u * static_cast<uint64_t>(x));
+}
+
+// The lower kBits of each of eight bytes, side by side. The other bits of `bytes` are 0. Bits above the result may be
+// set.
+template <int kBits>
+uint64_t Squeeze(uint64_t bytes) {
+  if constexpr (kBits <= 4) {  // a field and its shifted neighbour do not overlap
+    bytes = (bytes | bytes >> (8 - kBits)) & Fields<2 * kBits, 16>();
+    bytes = (bytes | bytes >> (16 - 2 * kBits)) & Fields<4 * kBits, 32>();
+    return bytes | bytes >> (32 - 4 * kBits);
+  } else {
+    constexpr uint64_t kOnes = Fields<kBits, 16>(), kPairs = Fields<2 * kBits, 32>(), kFours = Fields<4 * kBits, 64>();
+    bytes = (bytes & kOnes) | (bytes >> 8 & kOnes) << kBits;
+    bytes = (bytes & kPairs) | (bytes >> 16 & kPairs) << (2 * kBits);
+    return (bytes & kFours) | (bytes >> 32 & kFours) << (4 * kBits);
+  }
+}
+
+// The inverse of Squeeze.
+template <int kBits>
+uint64_t Spread(uint64_t bits) {
+  if constexpr (kBits <= 4) {
+    bits = (bits | bits << (32 - 4 * kBits)) & Fields<4 * kBits, 32>();
+    bits = (bits | bits << (16 - 2 * kBits)) & Fields<2 * kBits, 16>();
+    return (bits | bits << (8 - kBits)) & Fields<kBits, 8>();
+  } else {
+    constexpr uint64_t kOnes = Fields<kBits, 16>(), kPairs = Fields<2 * kBits, 32>(), kFours = Fields<4 * kBits, 64>();
+    bits = (bits & kFours) | (bits >> (4 * kBits) & kFours) << 32;
+    bits = (bits & kPairs) | (bits >> (2 * kBits) & kPairs) << 16;
+    return (bits & kOnes) | (bits >> kBits & kOnes) << 8;
+  }
 }
 
 // PackOf for whole vectors of 4-bit words. Returns the number of words; clears `fits` if a value is out of range.
@@ -77,19 +108,15 @@ bool PackOf(const int8_t* q, int64_t num_words, int32_t* words) {
   }
   char* out = reinterpret_cast<char*>(words);
   Bytes<kBits> outside = 0;
-  for (int64_t i = 0; i < num_words * kPackedPerWord<kBits>; ++i) {
+  for (int64_t i = 0; i < num_words * 4 / kPackedBytes<kBits>; ++i) {
     Bytes<kBits> bytes;
     std::memcpy(&bytes, q + i * sizeof bytes, sizeof bytes);
     // Adds 2^(kBits - 1) to each byte without a carry into the next.
     bytes = ((bytes & Each<kBits>(0x7f)) + Each<kBits>(1 << (kBits - 1))) ^ (bytes & Each<kBits>(0x80));
     outside |= bytes;
-    if constexpr (kBits < 8) {
-      bytes = (bytes | bytes >> (8 - kBits)) & Fields<2 * kBits, 16>();
-      bytes = (bytes | bytes >> (16 - 2 * kBits)) & Fields<4 * kBits, 32>();
-      bytes |= bytes >> (32 - 4 * kBits);
-    }
+    if constexpr (kBits < 8) bytes = Squeeze<kBits>(bytes);
     const auto packed = static_cast<Packed<kBits>>(bytes);
-    std::memcpy(out + i * sizeof packed, &packed, sizeof packed);
+    std::memcpy(out + i * kPackedBytes<kBits>, &packed, kPackedBytes<kBits>);
   }
   return fits && (outside & ~Fields<kBits, 8>()) == 0;
 }
@@ -97,77 +124,37 @@ bool PackOf(const int8_t* q, int64_t num_words, int32_t* words) {
 template <int kBits>
 void UnpackOf(const int32_t* words, int64_t num_words, int8_t* q) {
   const char* in = reinterpret_cast<const char*>(words);
-  for (int64_t i = 0; i < num_words * kPackedPerWord<kBits>; ++i) {
-    Packed<kBits> packed;
-    std::memcpy(&packed, in + i * sizeof packed, sizeof packed);
+  for (int64_t i = 0; i < num_words * 4 / kPackedBytes<kBits>; ++i) {
+    Packed<kBits> packed = 0;
+    std::memcpy(&packed, in + i * kPackedBytes<kBits>, kPackedBytes<kBits>);
     Bytes<kBits> bytes = packed;
-    if constexpr (kBits < 8) {
-      bytes = (bytes | bytes << (32 - 4 * kBits)) & Fields<4 * kBits, 32>();
-      bytes = (bytes | bytes << (16 - 2 * kBits)) & Fields<2 * kBits, 16>();
-      bytes = (bytes | bytes << (8 - kBits)) & Fields<kBits, 8>();
-    }
+    if constexpr (kBits < 8) bytes = Spread<kBits>(bytes);
     // Subtracts 2^(kBits - 1) from each byte, modulo 256.
     bytes = (bytes + Each<kBits>(0x80 - (1 << (kBits - 1)))) ^ Each<kBits>(0x80);
     std::memcpy(q + i * sizeof bytes, &bytes, sizeof bytes);
   }
 }
 
-// Of widths that do not divide a word, eight integers form kBits bytes.
-template <int kBits>
-bool PackBytesOf(const int8_t* q, int64_t num_words, int32_t* words) {
-  char* out = reinterpret_cast<char*>(words);
-  uint64_t outside = 0;
-  for (int64_t i = 0; i < num_words * 4 / kBits; ++i) {
-    uint64_t bytes;
-    std::memcpy(&bytes, q + 8 * i, sizeof bytes);
-    bytes = ((bytes & Each<kBits>(0x7f)) + Each<kBits>(1 << (kBits - 1))) ^ (bytes & Each<kBits>(0x80));
-    outside |= bytes;
-    constexpr uint64_t kOnes = Fields<kBits, 16>(), kPairs = Fields<2 * kBits, 32>(), kFours = Fields<4 * kBits, 64>();
-    bytes = (bytes & kOnes) | (bytes >> 8 & kOnes) << kBits;
-    bytes = (bytes & kPairs) | (bytes >> 16 & kPairs) << (2 * kBits);
-    bytes = (bytes & kFours) | (bytes >> 32 & kFours) << (4 * kBits);
-    std::memcpy(out + kBits * i, &bytes, kBits);
-  }
-  return (outside & ~Fields<kBits, 8>()) == 0;
-}
-
-template <int kBits>
-void UnpackBytesOf(const int32_t* words, int64_t num_words, int8_t* q) {
-  const char* in = reinterpret_cast<const char*>(words);
-  for (int64_t i = 0; i < num_words * 4 / kBits; ++i) {
-    uint64_t bytes = 0;
-    std::memcpy(&bytes, in + kBits * i, kBits);
-    constexpr uint64_t kOnes = Fields<kBits, 16>(), kPairs = Fields<2 * kBits, 32>(), kFours = Fields<4 * kBits, 64>();
-    bytes = (bytes & kFours) | (bytes >> (4 * kBits) & kFours) << 32;
-    bytes = (bytes & kPairs) | (bytes >> (2 * kBits) & kPairs) << 16;
-    bytes = (bytes & kOnes) | (bytes >> kBits & kOnes) << 8;
-    bytes = (bytes + Each<kBits>(0x80 - (1 << (kBits - 1)))) ^ Each<kBits>(0x80);
-    std::memcpy(q + 8 * i, &bytes, sizeof bytes);
+// Calls f.template operator()<kBits>().
+template <class F>
+auto VisitBits(int num_bits, F f) {
+  switch (num_bits) {
+    case 2: return f.template operator()<2>();
+    case 3: return f.template operator()<3>();
+    case 4: return f.template operator()<4>();
+    case 5: return f.template operator()<5>();
+    case 6: return f.template operator()<6>();
+    case 7: return f.template operator()<7>();
+    default: return f.template operator()<8>();
   }
 }
 
 bool PackAny(const int8_t* q, int64_t num_words, int num_bits, int32_t* words) {
-  switch (num_bits) {
-    case 2: return PackOf<2>(q, num_words, words);
-    case 3: return PackBytesOf<3>(q, num_words, words);
-    case 4: return PackOf<4>(q, num_words, words);
-    case 5: return PackBytesOf<5>(q, num_words, words);
-    case 6: return PackBytesOf<6>(q, num_words, words);
-    case 7: return PackBytesOf<7>(q, num_words, words);
-    default: return PackOf<8>(q, num_words, words);
-  }
+  return VisitBits(num_bits, [&]<int kBits>() { return PackOf<kBits>(q, num_words, words); });
 }
 
 void UnpackAny(const int32_t* words, int64_t num_words, int num_bits, int8_t* q) {
-  switch (num_bits) {
-    case 2: return UnpackOf<2>(words, num_words, q);
-    case 3: return UnpackBytesOf<3>(words, num_words, q);
-    case 4: return UnpackOf<4>(words, num_words, q);
-    case 5: return UnpackBytesOf<5>(words, num_words, q);
-    case 6: return UnpackBytesOf<6>(words, num_words, q);
-    case 7: return UnpackBytesOf<7>(words, num_words, q);
-    default: return UnpackOf<8>(words, num_words, q);
-  }
+  VisitBits(num_bits, [&]<int kBits>() { UnpackOf<kBits>(words, num_words, q); });
 }
 
 }  // namespace HWY_NAMESPACE
