@@ -13,7 +13,7 @@
 #include "aqt/io/printable.h"
 #include "aqt/io/tensors/safetensors.h"
 #include "aqt/kernels/quantize/finite.h"
-#include "serving/convert/block_buffers.h"
+#include "serving/convert/read_blocks.h"
 #include "serving/convert/weight_encoder.h"
 #include "serving/convert/weight_loss.h"
 #include "serving/formats/float_config.h"
@@ -117,8 +117,7 @@ class ShardWriter {
 
   absl::Status Run(const Block& block) {
     AQT_RETURN_IF_ERROR(CheckCancelled(options_.cancelled));
-    std::vector<uint8_t> buffer = buffers_.Take();
-    buffer.resize(block.bytes);
+    std::vector<uint8_t> buffer = buffers_.Take(block.bytes);
     const absl::Status status = block.tensor->quantized() ? Quantize(block, buffer) : Copy(block, buffer);
     buffers_.Give(std::move(buffer));
     if (options_.progress != nullptr) options_.progress->Add(block.bytes, block.tensor->name());
@@ -285,30 +284,18 @@ int64_t BytesToRead(const Plan& plan) {
 
 absl::StatusOr<std::set<std::string>> FindNonFinite(const io::TensorSource& input, const Plan& plan,
                                                     const ConvertOptions& options) {
-  std::vector<Block> blocks;
-  for (const TensorPlan& tensor : plan.tensors) {
-    if (tensor.quantized()) AddBlocks(tensor, tensor.old_bytes, 1, kMaxBlock, 0, blocks);
-  }
   std::mutex mutex;
   std::set<std::string> found;
-  BlockBuffers buffers;
-  AQT_RETURN_IF_ERROR(ParallelRun(
-      static_cast<int64_t>(blocks.size()), {.threads = options.jobs, .memory_budget = kMemoryBudget},
-      [&](int64_t i) { return blocks[i].bytes; },
-      [&](int64_t i) -> absl::Status {
-        AQT_RETURN_IF_ERROR(CheckCancelled(options.cancelled));
-        std::vector<uint8_t> buffer = buffers.Take();
-        buffer.resize(blocks[i].bytes);
-        const TensorPlan& tensor = *blocks[i].tensor;
-        const DType dtype = *io::ToDType(tensor.input->dtype);
-        AQT_RETURN_IF_ERROR(input.Read(*tensor.input, blocks[i].begin, absl::MakeSpan(buffer)));
-        if (kernels::FirstNotFinite(buffer.data(), dtype, blocks[i].bytes / SizeOf(dtype)) >= 0) {
-          const std::lock_guard<std::mutex> lock(mutex);
-          found.insert(tensor.name());
-        }
-        buffers.Give(std::move(buffer));
-        return absl::OkStatus();
-      }));
+  const auto find = [&](const TensorPlan& tensor, int64_t, absl::Span<const uint8_t> bytes) -> absl::Status {
+    const DType dtype = *io::ToDType(tensor.input->dtype);
+    if (kernels::FirstNotFinite(bytes.data(), dtype, static_cast<int64_t>(bytes.size()) / SizeOf(dtype)) >= 0) {
+      const std::lock_guard<std::mutex> lock(mutex);
+      found.insert(tensor.name());
+    }
+    return absl::OkStatus();
+  };
+  AQT_RETURN_IF_ERROR(ReadInBlocks(
+      input, plan, options, [](const TensorPlan& tensor) { return tensor.quantized(); }, find));
   return found;
 }
 

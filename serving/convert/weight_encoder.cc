@@ -13,7 +13,7 @@
 #include "aqt/kernels/quantize/absmax.h"
 #include "aqt/kernels/quantize/finite.h"
 #include "aqt/quant/weights/microscaled.h"
-#include "serving/convert/block_buffers.h"
+#include "serving/convert/read_blocks.h"
 #include "serving/tools/exit_code.h"
 #include "serving/tools/parallel.h"
 
@@ -39,42 +39,25 @@ absl::StatusOr<WeightEncoder> WeightEncoder::Make(const io::TensorSource& input,
 
 absl::Status WeightEncoder::FindGlobalScales(const io::TensorSource& input, const Plan& plan,
                                              const ConvertOptions& options) {
-  struct Block {
-    const TensorPlan* tensor;
-    int64_t begin, bytes;
-  };
-  std::vector<Block> blocks;
   for (const TensorPlan& tensor : plan.tensors) {
-    if (tensor.scale_set.empty()) continue;
-    sets_.try_emplace(tensor.scale_set, Set{*io::ToDType(tensor.input->dtype), 0});
-    for (int64_t begin = 0; begin < tensor.old_bytes; begin += kMaxBlock) {
-      blocks.push_back({&tensor, begin, std::min(kMaxBlock, tensor.old_bytes - begin)});
-    }
+    if (!tensor.scale_set.empty()) sets_.try_emplace(tensor.scale_set, Set{*io::ToDType(tensor.input->dtype), 0});
   }
   std::mutex mutex;
-  BlockBuffers buffers;
-  return ParallelRun(
-      static_cast<int64_t>(blocks.size()), {.threads = options.jobs, .memory_budget = kMemoryBudget},
-      [&](int64_t i) { return blocks[i].bytes; },
-      [&](int64_t i) -> absl::Status {
-        AQT_RETURN_IF_ERROR(CheckCancelled(options.cancelled));
-        const auto& [tensor, begin, bytes] = blocks[i];
-        std::vector<uint8_t> buffer = buffers.Take();
-        buffer.resize(bytes);
-        AQT_RETURN_IF_ERROR(input.Read(*tensor->input, begin, absl::MakeSpan(buffer)));
-        const DType dtype = *io::ToDType(tensor->input->dtype);
-        const int64_t n = bytes / SizeOf(dtype);
-        const float absmax = kernels::AbsMaxAll({buffer.data(), dtype, 1, n, n, 1});
-        if (!std::isfinite(absmax)) {
-          return NonFiniteError(*tensor, begin / SizeOf(dtype) + kernels::FirstNotFinite(buffer.data(), dtype, n));
-        }
-        buffers.Give(std::move(buffer));
-        if (options.progress != nullptr) options.progress->Add(bytes, tensor->name());
-        const std::lock_guard<std::mutex> lock(mutex);
-        Set& set = sets_.at(tensor->scale_set);
-        set.absmax = std::max(set.absmax, absmax);
-        return absl::OkStatus();
-      });
+  const auto find = [&](const TensorPlan& tensor, int64_t begin, absl::Span<const uint8_t> bytes) -> absl::Status {
+    const DType dtype = *io::ToDType(tensor.input->dtype);
+    const int64_t size = static_cast<int64_t>(bytes.size()), n = size / SizeOf(dtype);
+    const float absmax = kernels::AbsMaxAll({bytes.data(), dtype, 1, n, n, 1});
+    if (!std::isfinite(absmax)) {
+      return NonFiniteError(tensor, begin / SizeOf(dtype) + kernels::FirstNotFinite(bytes.data(), dtype, n));
+    }
+    if (options.progress != nullptr) options.progress->Add(size, tensor.name());
+    const std::lock_guard<std::mutex> lock(mutex);
+    Set& set = sets_.at(tensor.scale_set);
+    set.absmax = std::max(set.absmax, absmax);
+    return absl::OkStatus();
+  };
+  return ReadInBlocks(
+      input, plan, options, [](const TensorPlan& tensor) { return !tensor.scale_set.empty(); }, find);
 }
 
 float WeightEncoder::GlobalScaleOf(const TensorPlan& tensor) const {
