@@ -150,11 +150,6 @@ enum class Scaling {
   kQuotient,  // a division by multiplications, with the inverse of the factor
 };
 
-// Factors for which kQuotient gives the codes of kDivide. The quotients of values between 2^-60 and 2^60 are the same
-// (QuotientsBy in strip_steps-inl.h has the proof). Those of smaller values round to 0, and those of larger ones
-// saturate, also if they become NaN. No quotient underflows.
-[[maybe_unused]] constexpr float kLeastFactor = 0x1p-40f, kMostFactor = 1;
-
 // Products with powers of two are exact in T, except that magnitudes up to this one round to 0.
 float RoundsToZero(DType dtype) { return dtype == DType::kF16 ? 0x1p-25f : dtype == DType::kBF16 ? 0x1p-134f : 0.0f; }
 
@@ -281,6 +276,10 @@ constexpr int64_t kGroupsAtOnce = 64;
 // The inverses of n factors. Returns whether kQuotient may use them all.
 bool InvertFactors([[maybe_unused]] const float* factor, [[maybe_unused]] int64_t n, [[maybe_unused]] float* inverse) {
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2
+  // Factors for which kQuotient gives the codes of kDivide. The quotients of values between 2^-60 and 2^60 are the same
+  // (QuotientsBy in strip_steps-inl.h has the proof). Those of smaller values round to 0, and those of larger ones
+  // saturate, also if they become NaN. No quotient underflows.
+  constexpr float kLeastFactor = 0x1p-40f, kMostFactor = 1;
   const FloatTag d;
   const auto one = hn::Set(d, 1.0f);
   float padded[kGroupsAtOnce];
