@@ -47,7 +47,7 @@ struct Pooling {
   int64_t max_length = 0;    // of a text in tokens, by the folder; 0: not given
   bool lower_case = false;   // texts are changed to lower case before they become tokens
   std::string prompt = {};   // put before each text, or the first of a pair
-  bool pools_prompt = true;  // refused for a text with a prompt if not
+  bool pools_prompt = true;  // with false, a prompt is refused
 };
 
 // hidden f32 [batch, length, width], of which the first lengths s32 [batch] count -> f32 [batch, pooling.width].

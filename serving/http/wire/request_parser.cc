@@ -276,7 +276,7 @@ RequestParser::Event RequestParser::AdvanceBody() {
   // its debug build fails.
   const size_t least = machine_->chunked() ? 5 : 1;
   while (pending_.size() - begin_ >= least) {
-    // Beast sees as much as it may hold back, so that a long line is refused however it arrives.
+    // No more at once than may be left over below, so that a long line is refused however it arrives.
     const absl::string_view next =
         absl::string_view(pending_).substr(begin_, std::max(static_cast<size_t>(limits_.head_bytes), least));
     error_code ec;

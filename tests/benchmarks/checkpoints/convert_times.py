@@ -106,7 +106,7 @@ def write_quantized(kind, folder, width, inner, layers, sparse):
             for array in small:
                 out.write(array.tobytes())
             for size in [] if sparse else large:
-                out.write((random.bytes(size) if kind != "fp8" else random.integers(0, 127, size).astype(np.uint8).tobytes()))
+                out.write(random.integers(0, 127, size).astype(np.uint8).tobytes() if kind == "fp8" else random.bytes(size))
             out.truncate(8 + len(text) + at)
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
     (folder / "config.json").write_text(json.dumps(config(width, inner, layers, QUANTIZATION[kind])))
